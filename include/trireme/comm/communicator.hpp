@@ -42,6 +42,7 @@ class Communicator {
 
   // The longest that any wait below may take before it throws Timeout.
   std::chrono::duration<double> timeout() const;
+  void set_timeout(std::chrono::duration<double> timeout);
 
   // @collective. `what` is a short label for messages ("checkpoint begin").
   void barrier(std::string_view what);
@@ -59,10 +60,11 @@ class Communicator {
   // @collective. Returns a new communicator for the ranks with the same `color`, ordered by `key`.
   Communicator split(int color, int key, std::string_view what);
 
-  // Returns the MPI_Comm as an opaque pointer for libraries that need one (parallel HDF5).
+  // Returns a pointer to the MPI_Comm, for libraries that need one (parallel HDF5).
   const void* native() const;
 
  private:
+  friend class Transfers;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,0 +1,32 @@
+// Point-to-point transfers of large buffers between nodes: shards of weights and partial sums of gradients.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "trireme/comm/communicator.hpp"
+
+namespace trireme::comm {
+
+// A batch of transfers in flight. The caller's buffers stay in place until wait() returns. Messages between two ranks are
+// matched by `tag`; each goes out in pieces of at most 1 GiB, because MPI 3 counts with int.
+class Transfers {
+ public:
+  explicit Transfers(Communicator& comm);
+  ~Transfers();
+  Transfers(const Transfers&) = delete;
+  Transfers& operator=(const Transfers&) = delete;
+
+  void send(Rank to, int tag, std::span<const std::byte> bytes);
+  void receive(Rank from, int tag, std::span<std::byte> bytes);
+  // Waits for all of them, with the communicator's deadline; throws Timeout naming the peers still missing.
+  void wait(std::string_view what);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace trireme::comm

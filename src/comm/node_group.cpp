@@ -1,0 +1,188 @@
+#include "trireme/comm/node_group.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "node_group_impl.hpp"
+#include "pause.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::comm {
+
+namespace {
+
+std::span<std::byte> map_window(MPI_Comm comm, std::size_t mine, MPI_Win* window) {
+  MPI_Info info = MPI_INFO_NULL;
+  check(MPI_Info_create(&info), "MPI_Info_create");
+  // Segments on pages of their own: first touch then places them near their owner.
+  check(MPI_Info_set(info, "alloc_shared_noncontig", "true"), "MPI_Info_set");
+  void* base = nullptr;
+  const int code = MPI_Win_allocate_shared(static_cast<MPI_Aint>(mine), 1, info, comm, &base, window);
+  MPI_Info_free(&info);
+  check(code, "MPI_Win_allocate_shared");
+  return {static_cast<std::byte*>(base), mine};
+}
+
+// Makes and zeroes this rank's segment and finds those of the others. Blocking MPI: it happens at the start, where the
+// launcher itself watches for dead ranks.
+std::unique_ptr<SharedSegments::Impl> make_segments(MPI_Comm comm, int size, std::size_t mine,
+                                                    std::string_view label) {
+  auto impl = std::make_unique<SharedSegments::Impl>();
+  const auto memory = map_window(comm, mine, &impl->window);
+  if (mine > 0) std::memset(memory.data(), 0, memory.size());
+  impl->segments.resize(static_cast<std::size_t>(size));
+  for (int local = 0; local < size; ++local) {
+    MPI_Aint bytes = 0;
+    int unit = 1;
+    void* base = nullptr;
+    check(MPI_Win_shared_query(impl->window, local, &bytes, &unit, &base), "MPI_Win_shared_query");
+    impl->segments[static_cast<std::size_t>(local)] = {static_cast<std::byte*>(base),
+                                                       static_cast<std::size_t>(bytes)};
+  }
+  check(MPI_Barrier(comm), "MPI_Barrier");
+  ensure(mine == 0 || reinterpret_cast<std::uintptr_t>(memory.data()) % 64 == 0,
+         fmt::format("shared segment '{}' is aligned to 64 bytes", label));
+  return impl;
+}
+
+FileDescriptor open_process(pid_t pid) {
+  return FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+}
+
+}  // namespace
+
+SharedSegments::Impl::~Impl() {
+  // Freeing a window is collective; after a failure the others may never come, and the memory ends with the process.
+  if (window != MPI_WIN_NULL && mpi_is_up() && std::uncaught_exceptions() == 0) MPI_Win_free(&window);
+}
+
+SharedSegments::SharedSegments(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+SharedSegments::SharedSegments(SharedSegments&&) noexcept = default;
+SharedSegments& SharedSegments::operator=(SharedSegments&&) noexcept = default;
+SharedSegments::~SharedSegments() = default;
+
+std::span<std::byte> SharedSegments::of(int local) const {
+  return impl_->segments[static_cast<std::size_t>(local)];
+}
+
+NodeGroup::NodeGroup(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+NodeGroup::NodeGroup(NodeGroup&&) noexcept = default;
+NodeGroup::~NodeGroup() = default;
+
+int NodeGroup::local_rank() const { return impl_->rank; }
+int NodeGroup::size() const { return impl_->size; }
+Rank NodeGroup::world_rank(int local) const {
+  return Rank(impl_->world_ranks[static_cast<std::size_t>(local)]);
+}
+
+SharedSegments NodeGroup::allocate(std::size_t mine, std::string_view label) {
+  return SharedSegments(make_segments(impl_->comm.get(), impl_->size, mine, label));
+}
+
+void NodeGroup::barrier(std::string_view what) {
+  const std::uint64_t target = ++impl_->barriers;
+  impl_->status(impl_->rank).barriers.store(target, std::memory_order_release);
+  wait_for_all(
+      [&](int local) {
+        return impl_->status(local).barriers.load(std::memory_order_acquire) >= target;
+      },
+      what);
+}
+
+void NodeGroup::wait_for_all(const std::function<bool(int)>& arrived, std::string_view what,
+                             const std::function<void()>& idle) {
+  Pause pause;
+  const Deadline deadline = Deadline::after(impl_->timeout);
+  for (int local = 0; local < impl_->size; ++local) {
+    while (!arrived(local)) {
+      if (idle) idle();
+      pause();
+      if (!pause.time_to_check()) continue;
+      check_alive(what);
+      if (!deadline.expired()) continue;
+      std::vector<std::string> late;
+      for (int other = 0; other < impl_->size; ++other) {
+        if (!arrived(other)) late.push_back(describe(other));
+      }
+      if (late.empty()) continue;
+      throw Error(ErrorKind::kTimeout,
+                  fmt::format("waited {:g} s in '{}' for {}", impl_->timeout.count(), what,
+                              fmt::join(late, ", ")),
+                  "a rank that is stopped, swapping or stuck shows in `top` on its node; "
+                  "run.timeout sets how long to wait");
+    }
+  }
+}
+
+void NodeGroup::set_place(const char* place, std::int64_t step) {
+  RankStatus& mine = impl_->status(impl_->rank);
+  std::size_t i = 0;
+  for (; i + 1 < mine.place.size() && place[i] != '\0'; ++i) {
+    mine.place[i].store(place[i], std::memory_order_relaxed);
+  }
+  mine.place[i].store('\0', std::memory_order_relaxed);
+  mine.step.store(step, std::memory_order_relaxed);
+}
+
+void NodeGroup::check_alive(std::string_view what) const {
+  for (int local = 0; local < impl_->size; ++local) {
+    const FileDescriptor& process = impl_->processes[static_cast<std::size_t>(local)];
+    if (!process) continue;
+    pollfd poll_one{process.get(), POLLIN, 0};
+    if (poll(&poll_one, 1, 0) <= 0) continue;
+    throw Error(ErrorKind::kPeerLost,
+                fmt::format("{} has ended while others waited in '{}'", describe(local), what),
+                "its own message, the launcher's, or the kernel log (out of memory?) says why");
+  }
+}
+
+std::string NodeGroup::describe(int local) const {
+  const RankStatus& status = impl_->status(local);
+  std::string place;
+  for (const auto& c : status.place) {
+    const char letter = c.load(std::memory_order_relaxed);
+    if (letter == '\0') break;
+    place += letter;
+  }
+  return fmt::format("rank {} (pid {}) in '{}' at step {}", world_rank(local).value,
+                     status.pid.load(std::memory_order_relaxed), place,
+                     status.step.load(std::memory_order_relaxed));
+}
+
+std::vector<int> NodeGroup::Impl::behind_in_collectives() const {
+  std::vector<int> behind;
+  const auto mine = status(rank).collectives.load(std::memory_order_relaxed);
+  for (int local = 0; local < size; ++local) {
+    if (status(local).collectives.load(std::memory_order_relaxed) < mine) behind.push_back(local);
+  }
+  return behind;
+}
+
+std::unique_ptr<NodeGroup::Impl> make_node_group(CommHandle comm, std::vector<int> world_ranks,
+                                                 std::chrono::duration<double> timeout) {
+  auto impl = std::make_unique<NodeGroup::Impl>();
+  check(MPI_Comm_rank(comm.get(), &impl->rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(comm.get(), &impl->size), "MPI_Comm_size");
+  impl->comm = std::move(comm);
+  impl->world_ranks = std::move(world_ranks);
+  impl->timeout = timeout;
+
+  impl->status_memory = std::make_unique<SharedSegments>(
+      make_segments(impl->comm.get(), impl->size, sizeof(RankStatus), "status"));
+  impl->status(impl->rank).pid.store(getpid(), std::memory_order_release);
+  check(MPI_Barrier(impl->comm.get()), "MPI_Barrier");
+  for (int local = 0; local < impl->size; ++local) {
+    const pid_t pid = impl->status(local).pid.load(std::memory_order_acquire);
+    impl->processes.push_back(local == impl->rank ? FileDescriptor() : open_process(pid));
+  }
+  return impl;
+}
+
+}  // namespace trireme::comm

@@ -1,0 +1,130 @@
+#include "trireme/comm/session.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+
+#include "communicator_impl.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::comm {
+
+namespace {
+
+void initialise_mpi(int* argc, char*** argv) {
+  ensure(!mpi_is_up(), "MPI is initialised once");
+  int provided = 0;
+  check(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  if (provided < MPI_THREAD_FUNNELED) {
+    throw Error(ErrorKind::kEnvironment, "this MPI library does not allow threads beside the one that calls it",
+                "use an MPI library built with thread support");
+  }
+}
+
+CommHandle split_by_node(int ranks_per_node) {
+  CommHandle node;
+  if (ranks_per_node > 0) {
+    int rank = 0;
+    check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+    check(MPI_Comm_split(MPI_COMM_WORLD, rank / ranks_per_node, rank, node.address()), "MPI_Comm_split");
+  } else {
+    check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, node.address()),
+          "MPI_Comm_split_type");
+  }
+  return node;
+}
+
+// Returns a world communicator in which the ranks of a node are consecutive: ordered by the lowest original rank of the
+// node, then by original rank.
+CommHandle order_by_node(MPI_Comm node) {
+  int rank = 0;
+  int size = 0;
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
+  int leader = rank;
+  check(MPI_Bcast(&leader, 1, MPI_INT, 0, node), "MPI_Bcast");
+  std::vector<int> leaders(static_cast<std::size_t>(size));
+  check(MPI_Allgather(&leader, 1, MPI_INT, leaders.data(), 1, MPI_INT, MPI_COMM_WORLD), "MPI_Allgather");
+  int key = 0;
+  for (int other = 0; other < size; ++other) {
+    const int their_leader = leaders[static_cast<std::size_t>(other)];
+    if (their_leader < leader || (their_leader == leader && other < rank)) ++key;
+  }
+  CommHandle world;
+  check(MPI_Comm_split(MPI_COMM_WORLD, 0, key, world.address()), "MPI_Comm_split");
+  return world;
+}
+
+Topology find_topology(MPI_Comm world, MPI_Comm node) {
+  int rank = 0;
+  int size = 0;
+  int local_size = 0;
+  check(MPI_Comm_rank(world, &rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(world, &size), "MPI_Comm_size");
+  check(MPI_Comm_size(node, &local_size), "MPI_Comm_size");
+  std::vector<int> sizes(static_cast<std::size_t>(size));
+  check(MPI_Allgather(&local_size, 1, MPI_INT, sizes.data(), 1, MPI_INT, world), "MPI_Allgather");
+  Topology topology;
+  for (int first = 0; first < size; first += sizes[static_cast<std::size_t>(first)]) {
+    topology.first_rank.push_back(first);
+  }
+  topology.first_rank.push_back(size);
+  topology.num_nodes = static_cast<int>(topology.first_rank.size()) - 1;
+  topology.node = topology.node_of(rank);
+  return topology;
+}
+
+}  // namespace
+
+int Topology::node_of(int rank) const {
+  const auto after = std::upper_bound(first_rank.begin(), first_rank.end(), rank);
+  return static_cast<int>(after - first_rank.begin()) - 1;
+}
+
+struct Session::Impl {
+  Topology topology;
+  NodeGroup::Impl* node_impl = nullptr;
+  std::unique_ptr<NodeGroup> node;
+  std::unique_ptr<Communicator> world;
+};
+
+Session::Session(int* argc, char*** argv, const SessionOptions& options) : impl_(std::make_unique<Impl>()) {
+  initialise_mpi(argc, argv);
+  CommHandle node = split_by_node(options.ranks_per_node);
+  CommHandle world = order_by_node(node.get());
+  impl_->topology = find_topology(world.get(), node.get());
+  std::vector<int> world_ranks;
+  const int first = impl_->topology.first_rank[static_cast<std::size_t>(impl_->topology.node)];
+  for (int local = 0; local < impl_->topology.ranks_on(impl_->topology.node); ++local) {
+    world_ranks.push_back(first + local);
+  }
+  auto node_impl = make_node_group(std::move(node), std::move(world_ranks), options.timeout);
+  impl_->node_impl = node_impl.get();
+  impl_->node = std::make_unique<NodeGroup>(std::move(node_impl));
+  impl_->world = std::make_unique<Communicator>(
+      make_communicator(std::move(world), impl_->node.get(), impl_->node_impl, options.timeout));
+}
+
+Session::~Session() {
+  const bool failing = std::uncaught_exceptions() > 0;
+  impl_.reset();
+  if (!failing && mpi_is_up()) MPI_Finalize();
+}
+
+Communicator& Session::world() { return *impl_->world; }
+NodeGroup& Session::node() { return *impl_->node; }
+const Topology& Session::topology() const { return impl_->topology; }
+
+void Session::set_timeout(std::chrono::duration<double> timeout) {
+  impl_->node_impl->timeout = timeout;
+  impl_->world->set_timeout(timeout);
+}
+
+void Session::abort(int code) {
+  MPI_Abort(MPI_COMM_WORLD, code);
+  std::_Exit(code);
+}
+
+}  // namespace trireme::comm
