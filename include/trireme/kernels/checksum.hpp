@@ -16,4 +16,9 @@ std::uint32_t copy_crc32c(std::span<const std::byte> from, std::span<std::byte> 
 // Returns the CRC of A followed by B from crc(A), crc(B) and the length of B.
 std::uint32_t crc32c_combine(std::uint32_t a, std::uint32_t b, std::uint64_t length_b);
 
+namespace detail {
+// The path of machines without a CRC instruction, reachable so that tests can compare the two.
+std::uint32_t crc32c_in_software(std::span<const std::byte> bytes, std::uint32_t previous = 0);
+}  // namespace detail
+
 }  // namespace trireme::kernels
