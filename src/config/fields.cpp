@@ -1,0 +1,363 @@
+#include "trireme/config/fields.hpp"
+
+#include <algorithm>
+
+namespace trireme::config {
+
+namespace {
+
+template <auto Part, auto Member>
+Slot at(Config& config) {
+  return &(config.*Part.*Member);
+}
+
+template <auto Member>
+Slot at(DataSource& source) {
+  return &(source.*Member);
+}
+
+constexpr Range at_least(double min) { return {.min = min}; }
+constexpr Range above(double min) { return {.min = min, .above_min = true}; }
+constexpr Range between(double min, double max) { return {.min = min, .max = max}; }
+
+// Large enough for every model there is, small enough that products of a few of them fit into 64
+// bits.
+constexpr double kMaxSize = 1 << 20;
+constexpr double kMaxCount = 1e12;
+
+constexpr std::string_view kNoOffload = "offloading is not in this version; set none";
+
+std::vector<Field> make_fields() {
+  using C = Config;
+  return {
+      // run
+      {{"run.name", "folder name", "name of the run; its files go to <run.dir>/<run.name>",
+        Form::kFileName},
+       at<&C::run, &Run::name>},
+      {{"run.dir", "path", "folder that holds the runs", Form::kPath}, at<&C::run, &Run::dir>},
+      {{"run.seed", "", "seed of initial weights, order of samples and sampling"},
+       at<&C::run, &Run::seed>},
+      {{"run.reproducible", "",
+        "same numbers to the bit for every strategy and number of ranks that divides the work"},
+       at<&C::run, &Run::reproducible>},
+      {{"run.threads", "threads", "threads per rank for matrix products", Form::kPlain,
+        between(1, 4096)},
+       at<&C::run, &Run::threads>},
+      {{"run.timeout",
+        "seconds",
+        "how long any wait for another rank may take",
+        Form::kSeconds,
+        {.min = 0, .max = 604800, .above_min = true}},
+       at<&C::run, &Run::timeout>},
+
+      // model
+      {{"model.type", "", "architecture", Form::kPlain, {}, {{"gpt2"}, {"llama"}}},
+       at<&C::model, &Model::type>},
+      {{"model.layers", "blocks", "number of transformer blocks", Form::kPlain, between(1, 16384)},
+       at<&C::model, &Model::layers>},
+      {{"model.hidden", "features", "width of the residual stream", Form::kPlain,
+        between(1, kMaxSize)},
+       at<&C::model, &Model::hidden>},
+      {{"model.heads", "heads", "attention heads; must divide model.hidden", Form::kPlain,
+        between(1, 65536)},
+       at<&C::model, &Model::heads>},
+      {{"model.kv_heads", "heads",
+        "key and value heads of llama; must divide model.heads; unset: as many as model.heads",
+        Form::kUnset, between(0, 65536)},
+       at<&C::model, &Model::kv_heads>},
+      {{"model.context", "tokens", "longest sequence the model can see", Form::kPlain,
+        between(1, 16777216)},
+       at<&C::model, &Model::context>},
+      {{"model.vocab", "tokens", "rows of the embedding; unset: the tokenizer's", Form::kUnset,
+        between(0, 16777216)},
+       at<&C::model, &Model::vocab>},
+      {{"model.intermediate", "features",
+        "width of the MLP; unset: 4 x hidden (gpt2), 8/3 x hidden rounded up to 32 (llama)",
+        Form::kUnset, between(0, 8 * kMaxSize)},
+       at<&C::model, &Model::intermediate>},
+      {{"model.tied_head", "", "whether the output head is the token embedding"},
+       at<&C::model, &Model::tied_head>},
+      {{"model.norm_eps",
+        "",
+        "epsilon of the norms",
+        Form::kPlain,
+        {.min = 0, .max = 1, .above_min = true, .below_max = true}},
+       at<&C::model, &Model::norm_eps>},
+      {{"model.rope_theta", "", "base of llama's rotary embedding", Form::kPlain, above(0)},
+       at<&C::model, &Model::rope_theta>},
+      {{"model.init_std",
+        "",
+        "standard deviation of the initial weights",
+        Form::kPlain,
+        {.min = 0, .max = 10, .above_min = true}},
+       at<&C::model, &Model::init_std>},
+
+      // data
+      {{"data.train", "files", "what to train on: a list of {path, format, weight}, or a path"},
+       at<&C::data, &Data::train>},
+      {{"data.eval", "files",
+        "what to evaluate on; empty: the last data.eval_fraction of data.train is held out"},
+       at<&C::data, &Data::eval>},
+      {{"data.eval_fraction",
+        "fraction",
+        "part of data.train held out for evaluation",
+        Form::kPlain,
+        {.min = 0, .max = 1, .below_max = true}},
+       at<&C::data, &Data::eval_fraction>},
+      {{"data.tokenizer",
+        "",
+        "how text becomes tokens; bytes: one token per byte",
+        Form::kPlain,
+        {},
+        {{"bytes"}}},
+       at<&C::data, &Data::tokenizer>},
+      {{"data.sequence_length", "tokens", "length of a training sequence; at most model.context",
+        Form::kPlain, between(1, 16777216)},
+       at<&C::data, &Data::sequence_length>},
+      {{"data.shuffle", "", "whether each epoch has its own random order of samples"},
+       at<&C::data, &Data::shuffle>},
+
+      // train
+      {{"train.global_batch_size", "sequences",
+        "sequences per optimizer step, over all ranks; a multiple of the micro-batch", Form::kPlain,
+        between(1, 16777216)},
+       at<&C::train, &Train::global_batch_size>},
+      {{"train.micro_batch_size", "sequences", "sequences per forward pass of one rank",
+        Form::kPlain, between(1, kMaxSize)},
+       at<&C::train, &Train::micro_batch_size>},
+      {{"train.max_steps", "steps", "optimizer steps after which the run ends", Form::kPlain,
+        between(1, kMaxCount)},
+       at<&C::train, &Train::max_steps>},
+      {{"train.eval_every", "steps", "steps between evaluations; 0: never", Form::kPlain,
+        between(0, kMaxCount)},
+       at<&C::train, &Train::eval_every>},
+      {{"train.eval_batches", "micro-batches", "length of an evaluation; 0: all evaluation data",
+        Form::kPlain, between(0, kMaxCount)},
+       at<&C::train, &Train::eval_batches>},
+
+      // optimizer
+      {{"optimizer.type", "", "optimizer", Form::kPlain, {}, {{"adamw"}}},
+       at<&C::optimizer, &Optimizer::type>},
+      {{"optimizer.lr",
+        "",
+        "peak learning rate",
+        Form::kPlain,
+        {.min = 0, .max = 1e3, .above_min = true}},
+       at<&C::optimizer, &Optimizer::lr>},
+      {{"optimizer.betas",
+        "",
+        "decay of AdamW's two moments",
+        Form::kPlain,
+        {.min = 0, .max = 1, .below_max = true}},
+       at<&C::optimizer, &Optimizer::betas>},
+      {{"optimizer.eps",
+        "",
+        "AdamW's epsilon",
+        Form::kPlain,
+        {.min = 0, .max = 1, .above_min = true}},
+       at<&C::optimizer, &Optimizer::eps>},
+      {{"optimizer.weight_decay", "", "decoupled weight decay", Form::kPlain, between(0, 1e3)},
+       at<&C::optimizer, &Optimizer::weight_decay>},
+      {{"optimizer.decay_all", "",
+        "whether norms and biases decay too (parameters with fewer than two dimensions)"},
+       at<&C::optimizer, &Optimizer::decay_all>},
+      {{"optimizer.clip_norm", "", "largest norm of the whole gradient; 0: no clipping",
+        Form::kPlain, at_least(0)},
+       at<&C::optimizer, &Optimizer::clip_norm>},
+
+      // schedule
+      {{"schedule.type",
+        "",
+        "how the learning rate falls after the warm-up",
+        Form::kPlain,
+        {},
+        {{"constant"}, {"linear"}, {"cosine"}}},
+       at<&C::schedule, &Schedule::type>},
+      {{"schedule.warmup_steps", "steps", "steps over which the learning rate rises from 0",
+        Form::kPlain, between(0, kMaxCount)},
+       at<&C::schedule, &Schedule::warmup_steps>},
+      {{"schedule.total_steps", "steps",
+        "horizon of the schedule, so that a run can be cut into parts; unset: train.max_steps",
+        Form::kUnset, between(0, kMaxCount)},
+       at<&C::schedule, &Schedule::total_steps>},
+      {{"schedule.min_lr_ratio", "fraction", "last learning rate as a fraction of the peak",
+        Form::kPlain, between(0, 1)},
+       at<&C::schedule, &Schedule::min_lr_ratio>},
+
+      // precision
+      {{"precision.compute",
+        "",
+        "type of weights and activations in forward and backward",
+        Form::kPlain,
+        {},
+        {{"bf16"},
+         {"fp32"},
+         {"fp16", "fp16 is not in this version; set bf16 (same speed, no loss scaling) or fp32"}}},
+       at<&C::precision, &Precision::compute>},
+      {{"precision.reduce",
+        "",
+        "type in which gradients are added across ranks",
+        Form::kPlain,
+        {},
+        {{"fp32"},
+         {"bf16", "adding gradients in bf16 is not in this version; set fp32"},
+         {"fp16", "adding gradients in fp16 is not in this version; set fp32"}}},
+       at<&C::precision, &Precision::reduce>},
+
+      // parallel
+      {{"parallel.strategy",
+        "",
+        "what each rank keeps: ddp everything, zero3 its shard",
+        Form::kPlain,
+        {},
+        {{"ddp"},
+         {"zero3"},
+         {"zero1", "zero1 is not in this version; set zero3 (less memory) or ddp"},
+         {"zero2", "zero2 is not in this version; set zero3 (less memory) or ddp"},
+         {"hsdp", "hsdp is not in this version; set zero3"}}},
+       at<&C::parallel, &Parallel::strategy>},
+      {{"parallel.units",
+        "",
+        "what is gathered and released together; auto: repeated blocks",
+        Form::kPlain,
+        {},
+        {{"auto"}}},
+       at<&C::parallel, &Parallel::units>},
+      {{"parallel.shard_size", "ranks", "ranks in a group of hsdp", Form::kUnset,
+        between(0, kMaxSize)},
+       at<&C::parallel, &Parallel::shard_size>},
+      {{"parallel.reshard_after_forward", "",
+        "whether zero3 releases a unit's weights between forward and backward"},
+       at<&C::parallel, &Parallel::reshard_after_forward>},
+
+      // offload
+      {{"offload.work",
+        "",
+        "where the weights that the network computes with live",
+        Form::kPlain,
+        {},
+        {{"none"}, {"host", kNoOffload}, {"nvme", kNoOffload}}},
+       at<&C::offload, &Offload::work>},
+      {{"offload.grad",
+        "",
+        "where gradients live",
+        Form::kPlain,
+        {},
+        {{"none"}, {"host", kNoOffload}, {"nvme", kNoOffload}}},
+       at<&C::offload, &Offload::grad>},
+      {{"offload.optimizer",
+        "",
+        "where fp32 weights and moments live",
+        Form::kPlain,
+        {},
+        {{"none"}, {"host", kNoOffload}, {"nvme", kNoOffload}}},
+       at<&C::offload, &Offload::optimizer>},
+      {{"offload.nvme_path", "path", "folder for data offloaded to NVMe", Form::kUnset},
+       at<&C::offload, &Offload::nvme_path>},
+
+      // checkpoint
+      {{"checkpoint.every", "steps", "steps between checkpoints; 0: only at the end", Form::kPlain,
+        between(0, kMaxCount)},
+       at<&C::checkpoint, &Checkpoint::every>},
+      {{"checkpoint.keep", "checkpoints", "how many of the newest are kept; 0: all", Form::kPlain,
+        between(0, kMaxCount)},
+       at<&C::checkpoint, &Checkpoint::keep>},
+      {{"checkpoint.async", "", "whether training goes on while a checkpoint is written"},
+       at<&C::checkpoint, &Checkpoint::async>},
+      {{"checkpoint.driver",
+        "",
+        "how ranks write the checkpoint file",
+        Form::kPlain,
+        {},
+        {{"direct"}, {"mpiio", "mpiio is not in this version; set direct"}}},
+       at<&C::checkpoint, &Checkpoint::driver>},
+
+      // log
+      {{"log.every", "steps", "steps between progress lines; metrics.jsonl has every step",
+        Form::kPlain, between(1, kMaxCount)},
+       at<&C::log, &Log::every>},
+      {{"log.tensorboard", "", "whether a TensorBoard event file is written"},
+       at<&C::log, &Log::tensorboard>},
+
+      // stop
+      {{"stop.before_deadline", "seconds",
+        "how long before the job's time limit the run saves and stops", Form::kSeconds,
+        between(0, 604800)},
+       at<&C::stop, &Stop::before_deadline>},
+      {{"stop.signals",
+        "",
+        "signals on which the run saves and stops",
+        Form::kPlain,
+        {},
+        {{"USR1"}, {"USR2"}, {"TERM"}, {"INT"}, {"HUP"}}},
+       at<&C::stop, &Stop::signals>},
+  };
+}
+
+std::vector<SourceField> make_source_fields() {
+  return {
+      {{"path", "path", "file", Form::kPath}, at<&DataSource::path>},
+      {{"format", "", "text: one sample stream of bytes", Form::kPlain, {}, {{"text"}}},
+       at<&DataSource::format>},
+      {{"weight",
+        "",
+        "how often this file's samples occur in an epoch",
+        Form::kPlain,
+        {.min = 0, .max = 1e6, .above_min = true}},
+       at<&DataSource::weight>},
+  };
+}
+
+constexpr std::string_view kNoImport =
+    "models from elsewhere are not in this version; describe the model by model.type, "
+    "model.layers, model.hidden, model.heads and model.context";
+
+constexpr LaterKey kLaterKeys[] = {
+    {"model.from", kNoImport},
+    {"model.plugin", kNoImport},
+    {"model.args", kNoImport},
+};
+
+constexpr Section kSections[] = {
+    {"run", "The run and its folder."},
+    {"model", "The network and its size."},
+    {"data", "What is read, and how it becomes sequences."},
+    {"train", "Batch arithmetic and length."},
+    {"optimizer", "How weights are updated."},
+    {"schedule", "The learning rate over time: a warm-up from 0, then constant, linear or cosine."},
+    {"precision", "Number formats. Weights and moments are always kept in fp32 as well."},
+    {"parallel", "How the model's state is spread over ranks."},
+    {"offload", "Slower memory for parts of the state."},
+    {"checkpoint", "When and how the run is saved."},
+    {"log", "What the run says about itself."},
+    {"stop", "When the run saves and stops early."},
+};
+
+}  // namespace
+
+std::span<const Field> fields() {
+  static const std::vector<Field> table = make_fields();
+  return table;
+}
+
+std::span<const SourceField> source_fields() {
+  static const std::vector<SourceField> table = make_source_fields();
+  return table;
+}
+
+std::span<const LaterKey> later_keys() { return kLaterKeys; }
+std::span<const Section> sections() { return kSections; }
+
+const Field* find_field(std::string_view path) {
+  const auto all = fields();
+  const auto found = std::ranges::find(all, path, &Field::path);
+  return found == all.end() ? nullptr : &*found;
+}
+
+std::vector<std::string> field_paths() {
+  std::vector<std::string> paths;
+  for (const Field& field : fields()) paths.emplace_back(field.path);
+  return paths;
+}
+
+}  // namespace trireme::config
