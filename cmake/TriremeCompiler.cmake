@@ -24,8 +24,10 @@ if(TRIREME_ARCH)
   list(APPEND TRIREME_COMPILE_OPTIONS -march=${TRIREME_ARCH})
 endif()
 # __FILE__ and source_location say src/comm/x.cpp wherever the checkout lies: same messages, and cache hits across
-# checkouts.
-list(APPEND TRIREME_COMPILE_OPTIONS "-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=")
+# checkouts. Twice, because ccache makes the paths that it passes on relative to the build folder.
+file(RELATIVE_PATH trireme_source_from_build "${CMAKE_BINARY_DIR}" "${CMAKE_SOURCE_DIR}")
+list(APPEND TRIREME_COMPILE_OPTIONS "-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/="
+     "-fmacro-prefix-map=${trireme_source_from_build}=")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # Lets ccache look through precompiled headers.
   list(APPEND TRIREME_COMPILE_OPTIONS -fpch-preprocess)

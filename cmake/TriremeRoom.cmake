@@ -58,18 +58,18 @@ function(trireme_link target scope)
   endforeach()
 endfunction()
 
-# Gives a target LibTorch and the precompiled header that all such targets share. torch/torch.h costs 13 to 20 s per
-# file without it; it is compiled once, by the target trireme_torch_pch.
+# The precompiled header that all users of LibTorch share. torch/torch.h costs 13 s per file or more without it and
+# half of that with it; it is compiled once, by this target, and only if something needs it.
+file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/generated/torch_pch.cpp"
+     CONTENT "// Exists so that the precompiled header has an owner.\n")
+add_library(trireme_torch_pch OBJECT EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/generated/torch_pch.cpp")
+trireme_compile_settings(trireme_torch_pch)
+target_link_libraries(trireme_torch_pch PRIVATE trireme_dep::torch)
+target_precompile_headers(trireme_torch_pch PRIVATE <torch/torch.h> <algorithm> <functional> <map> <memory> <optional>
+                          <span> <string> <unordered_map> <utility> <vector>)
+
+# Gives a target LibTorch and that header.
 function(trireme_use_torch target scope)
-  if(NOT TARGET trireme_torch_pch)
-    set(stub "${CMAKE_BINARY_DIR}/generated/torch_pch.cpp")
-    file(CONFIGURE OUTPUT "${stub}" CONTENT "// Exists so that the precompiled header has an owner.\n")
-    add_library(trireme_torch_pch OBJECT "${stub}")
-    trireme_compile_settings(trireme_torch_pch)
-    target_link_libraries(trireme_torch_pch PRIVATE trireme_dep::torch)
-    target_precompile_headers(trireme_torch_pch PRIVATE <torch/torch.h> <algorithm> <functional> <map> <memory>
-                              <optional> <span> <string> <unordered_map> <utility> <vector>)
-  endif()
   target_link_libraries(${target} ${scope} trireme_dep::torch)
   target_precompile_headers(${target} REUSE_FROM trireme_torch_pch)
 endfunction()

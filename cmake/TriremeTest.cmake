@@ -17,7 +17,7 @@ include_guard(GLOBAL)
 # How a command is started on N ranks. The tests oversubscribe the machine and several run at once, so ranks are not
 # bound to cores (two jobs would share core 0) and yield while they wait.
 set(TRIREME_TEST_MPIRUN "${MPIEXEC_EXECUTABLE}")
-set(TRIREME_TEST_ENVIRONMENT "TRIREME_TEST_DATA=${PROJECT_SOURCE_DIR}/tests" OMP_NUM_THREADS=1)
+set(TRIREME_TEST_ENVIRONMENT "TRIREME_TEST_DATA=${PROJECT_SOURCE_DIR}/tests" OMP_NUM_THREADS=1 GTEST_COLOR=no)
 if(TRIREME_MPI_FLAVOUR STREQUAL "openmpi")
   list(APPEND TRIREME_TEST_MPIRUN --oversubscribe --bind-to none)
   execute_process(COMMAND id -u OUTPUT_VARIABLE trireme_user OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)

@@ -6,7 +6,7 @@
 
 namespace trireme::testing {
 
-// Starts the clock: nine tenths of TRIREME_TEST_TIMEOUT seconds. Without that variable (a test run by hand, perhaps
+// Starts the clock: nine tenths of TRIREME_TEST_TIMEOUT seconds, at least 3 s before it. Without that variable (a test run by hand, perhaps
 // in a debugger) there is no watchdog.
 void start_watchdog(int rank);
 
