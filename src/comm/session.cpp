@@ -83,6 +83,11 @@ int Topology::node_of(int rank) const {
   return static_cast<int>(after - first_rank.begin()) - 1;
 }
 
+int Topology::ranks_on(int node_index) const {
+  const auto index = static_cast<std::size_t>(node_index);
+  return first_rank[index + 1] - first_rank[index];
+}
+
 struct Session::Impl {
   Topology topology;
   NodeGroup::Impl* node_impl = nullptr;

@@ -23,7 +23,7 @@ struct Topology {
   int node = 0;                        // this rank's node
   std::vector<int> first_rank;         // first rank of each node, and the world size at the end
 
-  int ranks_on(int node_index) const { return first_rank[node_index + 1] - first_rank[node_index]; }
+  int ranks_on(int node_index) const;
   int node_of(int rank) const;
 };
 

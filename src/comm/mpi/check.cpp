@@ -1,4 +1,4 @@
-#include "mpi/check.hpp"
+#include "check.hpp"
 
 #include <fmt/format.h>
 

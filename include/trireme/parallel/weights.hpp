@@ -1,0 +1,71 @@
+// The weights that the network computes with. Inside a node they exist once, in memory that its ranks share.
+//
+// Resident: the whole model stays in the node's window (ddp, and zero3 on one node). Gathered (zero3 on several nodes):
+// the window holds a few units; a unit is gathered when an operator first touches it and evicts the one touched longest
+// ago. Every rank makes the same touches in the same order, so no message about it is needed.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "trireme/comm/session.hpp"
+#include "trireme/memory/host_buffer.hpp"
+#include "trireme/parallel/dispatch.hpp"
+#include "trireme/parallel/layout.hpp"
+
+namespace trireme::parallel {
+
+// Which local rank of a node stands for rank `owner` there: the owner itself on its own node, else one of equal place.
+int stand_in(const comm::Topology& topology, int node, Rank owner);
+
+class Weights : public OperatorObserver {
+ public:
+  // Units that a node keeps present at once when it gathers: the one in use, and two around it.
+  static constexpr int kPresentUnits = 3;
+
+  // @collective.
+  Weights(comm::Session& session, const Layout& layout, const Strategy& strategy, at::ScalarType compute);
+  ~Weights() override;
+
+  bool resident() const { return !gathers_; }
+  at::ScalarType compute() const { return compute_; }
+
+  // Points the parameters' storage here, and changes their type to the compute type. By unit, in slot order.
+  void attach(std::size_t unit, std::vector<at::Tensor> parameters);
+
+  // Returns where this rank writes its part of a unit's new weights, for element `offset` of the unit; null when another
+  // rank of the node writes it.
+  std::byte* target(std::size_t unit, std::int64_t offset) const;
+  // @collective. Makes what all ranks wrote visible to all: the end of an update.
+  void publish();
+
+  // Sees the operators of forward and backward, to gather what they read. Needed only while not resident.
+  bool on_operator(const c10::OperatorHandle& op, torch::jit::Stack& stack) override;
+
+  // Bytes of this rank: its share of the node's window, and its shard where it keeps one.
+  Bytes share_of_window() const;
+  Bytes shard() const { return Bytes(static_cast<std::int64_t>(shard_.bytes().size())); }
+
+ private:
+  struct Gathering;
+
+  std::byte* window_at(std::int64_t element) const;
+  void gather(std::size_t unit, std::span<const std::size_t> needed);
+  void fill_slot(std::size_t unit, std::int64_t base);
+  std::size_t element_size() const { return compute_ == at::kBFloat16 ? 2 : 4; }
+
+  comm::Session& session_;
+  const Layout& layout_;
+  at::ScalarType compute_;
+  bool gathers_;
+  std::vector<std::int64_t> unit_offset_;   // resident: element offset of each unit in the window
+  std::vector<std::int64_t> shard_offset_;  // gathered: element offset of this rank's part of each unit in shard_
+  std::unique_ptr<comm::SharedSegments> window_;
+  memory::HostBuffer shard_;
+  std::unique_ptr<Gathering> gathering_;
+};
+
+}  // namespace trireme::parallel

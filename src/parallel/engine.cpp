@@ -1,0 +1,391 @@
+#include "trireme/parallel/engine.hpp"
+
+#include <fmt/format.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <optional>
+
+#include "trireme/base/deadline.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/kernels/convert.hpp"
+#include "trireme/kernels/norm.hpp"
+#include "trireme/parallel/gradients.hpp"
+#include "trireme/parallel/units.hpp"
+#include "trireme/parallel/weights.hpp"
+
+namespace trireme::parallel {
+
+namespace {
+
+static_assert(kBlock == kernels::kNormBlock, "shards end on the borders of norm blocks");
+
+// Takes the gradient away as soon as autograd has finished it.
+class TakeGradient : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit TakeGradient(std::function<void(const at::Tensor&)> take) : take_(std::move(take)) {}
+  void operator()(const at::Tensor& parameter) override {
+    take_(parameter.grad());
+    parameter.mutable_grad().reset();
+  }
+
+ private:
+  std::function<void(const at::Tensor&)> take_;
+};
+
+// What a rank tells about its micro-batches and its blocks, as one message.
+struct LossEntry {
+  std::int64_t micro_batch;
+  std::int64_t num_targets;
+  double loss;
+};
+
+std::int64_t bytes_of_elements(std::int64_t elements, std::int64_t size) { return elements * size; }
+
+}  // namespace
+
+struct Engine::Impl {
+  comm::Session& session;
+  torch::nn::Module& module;
+  EngineOptions options;
+  const Strategy& row;
+  std::vector<UnitParameters> units;
+  Layout layout;
+  Assignment assignment;
+  Weights weights;
+  Gradients gradients;
+
+  memory::HostBuffer master;
+  std::array<memory::HostBuffer, 2> moments;
+  std::vector<std::int64_t> state_offset;   // by unit, in elements
+  std::vector<std::size_t> first_parameter; // by unit
+  std::vector<LossEntry> losses;
+  double comm_seconds = 0;
+
+  Impl(comm::Session& session, torch::nn::Module& module, const EngineOptions& options)
+      : session(session),
+        module(module),
+        options(options),
+        row(strategy(options.strategy)),
+        units(find_units(module, options.units)),
+        layout(describe(units), session.world().size()),
+        assignment(assign_micro_batches(row.reduce_at, options.num_micro_batches, session.world().size(),
+                                        session.world().rank())),
+        weights(session, layout, row, options.compute),
+        gradients(session, layout, row, assignment) {
+    std::int64_t elements = 0;
+    std::size_t parameters = 0;
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      state_offset.push_back(elements);
+      first_parameter.push_back(parameters);
+      elements += held(u).size();
+      parameters += units[u].parameters.size();
+    }
+    const Bytes size(bytes_of_elements(elements, sizeof(float)));
+    master = memory::HostBuffer(size, "master weights");
+    for (auto& moment : moments) moment = memory::HostBuffer(size, "optimizer moments");
+  }
+
+  Rank me() const { return session.world().rank(); }
+
+  // The part of a unit whose master and moments this rank holds.
+  Range held(std::size_t unit) const {
+    if (row.state == Placement::kReplicated) return {0, layout.unit(unit).size};
+    return layout.shard(unit, me());
+  }
+
+  std::span<float> state_span(const memory::HostBuffer& buffer, std::size_t unit, std::int64_t offset,
+                              std::int64_t count) const {
+    const std::int64_t at = state_offset[unit] + offset - held(unit).begin;
+    return buffer.as<float>(static_cast<std::size_t>(at) * sizeof(float), static_cast<std::size_t>(count));
+  }
+
+  // The held part of a unit, cut where shards end: inside one part, gradients are contiguous and one rank writes the weights.
+  std::vector<Range> held_by_owner(std::size_t unit) const {
+    if (row.state == Placement::kFlatShard) return {held(unit)};
+    std::vector<Range> ranges;
+    for (int owner = 0; owner < layout.num_ranks(); ++owner) ranges.push_back(layout.shard(unit, Rank(owner)));
+    return ranges;
+  }
+
+  void initialise(InitialValues& initial) {
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      for (const Piece& piece : layout.pieces(u, held(u))) {
+        initial.fill(units[u].parameters[piece.slot], units[u].names[piece.slot], piece.begin,
+                     state_span(master, u, piece.offset, piece.count));
+      }
+    }
+  }
+
+  void attach() {
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      weights.attach(u, units[u].parameters);
+      for (std::size_t s = 0; s < units[u].parameters.size(); ++s) {
+        at::Tensor& parameter = units[u].parameters[s];
+        parameter.mutable_grad().reset();
+        torch::autograd::impl::set_post_acc_grad_hooks(
+            parameter, std::make_unique<TakeGradient>([this, u, s](const at::Tensor& gradient) {
+              const auto start = Clock::now();
+              gradients.take(u, s, gradient);
+              comm_seconds += seconds_since(start);
+            }));
+      }
+    }
+  }
+
+  // Observes operators only where weights come and go.
+  template <class Action>
+  void with_weights(const Action& action) {
+    std::optional<ObserveOperators> observe;
+    if (!weights.resident()) observe.emplace(weights);
+    action();
+  }
+
+  void run_micro_batch(std::int64_t index, bool discard, const std::function<MicroBatchLoss(std::int64_t)>& loss_of) {
+    gradients.begin_micro_batch(discard);
+    with_weights([&] {
+      const MicroBatchLoss result = loss_of(index);
+      if (result.loss.numel() != 1) {
+        throw Error(ErrorKind::kConfig, "the loss of a micro-batch is not a single number", "sum it");
+      }
+      session.node().set_place("backward", current_step);
+      result.loss.backward();
+      if (!discard) {
+        losses.push_back({index, result.num_targets, result.loss.item<double>()});
+      }
+    });
+    const auto start = Clock::now();
+    gradients.end_micro_batch();
+    comm_seconds += seconds_since(start);
+  }
+
+  std::int64_t current_step = 0;
+
+  std::vector<double> block_sums() {
+    std::vector<double> sums;
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      const Range mine = layout.shard(u, me());
+      const std::size_t at = sums.size();
+      sums.resize(at + static_cast<std::size_t>(mine.size() / kBlock));
+      kernels::block_square_sums(gradients.sum(u, mine), std::span(sums).subspan(at));
+    }
+    return sums;
+  }
+
+  // Adds every rank's block sums in block order.
+  double add_in_block_order(const std::vector<std::vector<double>>& by_rank) const {
+    std::vector<std::size_t> next(by_rank.size(), 0);
+    double total = 0;
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      std::vector<std::pair<std::int64_t, std::size_t>> order;
+      for (std::size_t r = 0; r < by_rank.size(); ++r) {
+        order.emplace_back(layout.shard(u, Rank(static_cast<std::int64_t>(r))).begin, r);
+      }
+      std::sort(order.begin(), order.end());
+      for (const auto& [begin, r] : order) {
+        const Range shard = layout.shard(u, Rank(static_cast<std::int64_t>(r)));
+        for (std::int64_t b = 0; b < shard.size() / kBlock; ++b) total += by_rank[r][next[r]++];
+      }
+    }
+    return total;
+  }
+
+  // Returns the index of the first parameter of this rank's shards with a gradient that is not finite, or the number of all.
+  std::size_t first_non_finite() const {
+    for (std::size_t u = 0; u < units.size(); ++u) {
+      for (const Piece& piece : layout.pieces(u, layout.shard(u, me()))) {
+        for (const float g : gradients.sum(u, {piece.offset, piece.offset + piece.count})) {
+          if (!std::isfinite(g)) return first_parameter[u] + piece.slot;
+        }
+      }
+    }
+    return first_parameter.back() + units.back().parameters.size();
+  }
+};
+
+Engine::Engine(comm::Session& session, torch::nn::Module& module, InitialValues& initial,
+               const EngineOptions& options)
+    : impl_(std::make_unique<Impl>(session, module, options)) {
+  impl_->initialise(initial);
+  impl_->attach();
+  refresh_work();
+}
+
+Engine::~Engine() {
+  if (impl_ == nullptr) return;
+  // The module may outlive the engine: its parameters must not call into it.
+  for (UnitParameters& unit : impl_->units) {
+    for (at::Tensor& parameter : unit.parameters) {
+      torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
+    }
+  }
+}
+
+void Engine::accumulate(Step step, const std::function<MicroBatchLoss(std::int64_t)>& loss_of) {
+  Impl& engine = *impl_;
+  engine.current_step = step.value;
+  engine.losses.clear();
+  engine.gradients.begin_step();
+  for (const std::vector<std::int64_t>& round : engine.assignment.rounds) {
+    for (const std::int64_t micro_batch : round) {
+      engine.session.node().set_place("forward", step.value);
+      engine.run_micro_batch(micro_batch, /*discard=*/false, loss_of);
+    }
+    // A rank without work in the last round keeps step with the others, who gather and reduce unit by unit.
+    const bool idle = round.empty() && engine.row.reduce_at == ReduceAt::kUnit;
+    if (idle) engine.run_micro_batch(0, /*discard=*/true, loss_of);
+    const auto start = Clock::now();
+    engine.session.node().set_place("reduce", step.value);
+    engine.gradients.end_round();
+    engine.comm_seconds += seconds_since(start);
+  }
+  engine.gradients.finish();
+}
+
+StepSums Engine::sums() {
+  Impl& engine = *impl_;
+  comm::Communicator& world = engine.session.world();
+  const std::vector<double> blocks = engine.block_sums();
+  const auto start = Clock::now();
+  const std::int64_t head[1] = {static_cast<std::int64_t>(engine.losses.size())};
+  comm::ByteVector message;
+  const auto append = [&](std::span<const std::byte> bytes) { message.insert(message.end(), bytes.begin(), bytes.end()); };
+  append(std::as_bytes(std::span(head)));
+  append(std::as_bytes(std::span(engine.losses)));
+  append(std::as_bytes(std::span(blocks)));
+
+  std::vector<LossEntry> losses;
+  std::vector<std::vector<double>> by_rank;
+  for (const comm::ByteVector& bytes : world.all_gather(message, "losses and norm")) {
+    std::int64_t count = 0;
+    std::memcpy(&count, bytes.data(), sizeof count);
+    const std::size_t losses_size = static_cast<std::size_t>(count) * sizeof(LossEntry);
+    const std::size_t old = losses.size();
+    losses.resize(old + static_cast<std::size_t>(count));
+    std::memcpy(losses.data() + old, bytes.data() + sizeof count, losses_size);
+    std::vector<double>& theirs = by_rank.emplace_back((bytes.size() - sizeof count - losses_size) / sizeof(double));
+    std::memcpy(theirs.data(), bytes.data() + sizeof count + losses_size, theirs.size() * sizeof(double));
+  }
+  std::sort(losses.begin(), losses.end(),
+            [](const LossEntry& a, const LossEntry& b) { return a.micro_batch < b.micro_batch; });
+  StepSums result;
+  for (const LossEntry& entry : losses) {
+    result.loss += entry.loss;
+    result.num_targets += entry.num_targets;
+  }
+  result.square_norm = engine.add_in_block_order(by_rank);
+  engine.comm_seconds += seconds_since(start);
+  if (!std::isfinite(result.square_norm)) {
+    std::size_t first = engine.first_non_finite();
+    for (const std::size_t theirs : comm::all_gather_values(world, first, "non-finite gradients")) {
+      first = std::min(first, theirs);
+    }
+    const auto all = parameters();
+    result.non_finite = first < all.size() ? all[first]->name : "(the norm overflows)";
+  }
+  return result;
+}
+
+void Engine::for_each_update(const std::function<void(const UpdatePiece&)>& update) {
+  Impl& engine = *impl_;
+  for (std::size_t u = 0; u < engine.units.size(); ++u) {
+    for (const Range& range : engine.held_by_owner(u)) {
+      for (const Piece& piece : engine.layout.pieces(u, range)) {
+        UpdatePiece part;
+        part.slot = &engine.layout.unit(u).slots[piece.slot];
+        part.grad = engine.gradients.sum(u, {piece.offset, piece.offset + piece.count});
+        part.master = engine.state_span(engine.master, u, piece.offset, piece.count);
+        for (std::size_t m = 0; m < engine.moments.size(); ++m) {
+          part.moments[m] = engine.state_span(engine.moments[m], u, piece.offset, piece.count);
+        }
+        part.work = engine.weights.target(u, piece.offset);
+        update(part);
+      }
+    }
+  }
+}
+
+void Engine::publish() {
+  const auto start = Clock::now();
+  impl_->weights.publish();
+  impl_->comm_seconds += seconds_since(start);
+}
+
+void Engine::evaluate(const std::function<void()>& forward) {
+  const at::NoGradGuard no_grad;
+  impl_->session.node().set_place("evaluate", impl_->current_step);
+  impl_->with_weights(forward);
+}
+
+void Engine::refresh_work() {
+  Impl& engine = *impl_;
+  // Nobody may be reading the old weights.
+  engine.session.world().barrier("refresh weights");
+  for (std::size_t u = 0; u < engine.units.size(); ++u) {
+    for (const Range& range : engine.held_by_owner(u)) {
+      for (const Piece& piece : engine.layout.pieces(u, range)) {
+        std::byte* const work = engine.weights.target(u, piece.offset);
+        if (work == nullptr) continue;
+        const auto from = engine.state_span(engine.master, u, piece.offset, piece.count);
+        if (engine.options.compute == at::kBFloat16) {
+          kernels::narrow_bf16(from, {reinterpret_cast<kernels::Half*>(work), from.size()});
+        } else {
+          std::memcpy(work, from.data(), from.size_bytes());
+        }
+      }
+    }
+  }
+  engine.weights.publish();
+}
+
+const Layout& Engine::layout() const { return impl_->layout; }
+const Assignment& Engine::assignment() const { return impl_->assignment; }
+at::ScalarType Engine::compute() const { return impl_->options.compute; }
+
+std::vector<const Slot*> Engine::parameters() const {
+  std::vector<const Slot*> all;
+  for (const Unit& unit : impl_->layout.units()) {
+    for (const Slot& slot : unit.slots) all.push_back(&slot);
+  }
+  return all;
+}
+
+std::vector<StatePiece> Engine::state(bool owned) {
+  Impl& engine = *impl_;
+  std::vector<StatePiece> pieces;
+  for (std::size_t u = 0; u < engine.units.size(); ++u) {
+    const Range range = owned ? engine.layout.shard(u, engine.me()) : engine.held(u);
+    for (const Piece& piece : engine.layout.pieces(u, range)) {
+      StatePiece& out = pieces.emplace_back();
+      out.parameter = engine.first_parameter[u] + piece.slot;
+      out.begin = piece.begin;
+      out.count = piece.count;
+      out.master = engine.state_span(engine.master, u, piece.offset, piece.count).data();
+      for (std::size_t m = 0; m < engine.moments.size(); ++m) {
+        out.moments[m] = engine.state_span(engine.moments[m], u, piece.offset, piece.count).data();
+      }
+    }
+  }
+  return pieces;
+}
+
+MemoryUse Engine::memory() const {
+  const Impl& engine = *impl_;
+  const auto size = [](const memory::HostBuffer& buffer) { return static_cast<std::int64_t>(buffer.bytes().size()); };
+  MemoryUse use;
+  const bool gathers = !engine.weights.resident();
+  use.work = gathers ? engine.weights.shard() : engine.weights.share_of_window();
+  use.master = Bytes(size(engine.master));
+  use.moments = Bytes(size(engine.moments[0]) + size(engine.moments[1]));
+  use.grad = engine.gradients.accumulator_bytes();
+  use.transient = Bytes(engine.gradients.transient_bytes().value + (gathers ? engine.weights.share_of_window().value : 0));
+  return use;
+}
+
+double Engine::take_comm_seconds() { return std::exchange(impl_->comm_seconds, 0.0); }
+
+}  // namespace trireme::parallel
