@@ -1,5 +1,5 @@
-// How a run speaks to people: one line at a time on standard error and in a per-rank file. Standard output is for
-// results only.
+// How a run speaks to people: one line at a time on standard error and in a per-rank file. Standard
+// output is for results only.
 #pragma once
 
 #include <filesystem>
@@ -12,7 +12,8 @@ enum class Level { kDebug, kInfo, kWarning, kError };
 
 class Log {
  public:
-  // `console`: whether this rank prints (root only, by convention). `file` may be empty: no file yet.
+  // `console`: whether this rank prints (root only, by convention). `file` may be empty: no file
+  // yet.
   Log(int rank, bool console, const std::filesystem::path& file = {});
   ~Log();
   Log(const Log&) = delete;
@@ -20,11 +21,13 @@ class Log {
 
   // Starts writing to `file` as well; creates its folder. Throws Io.
   void open(const std::filesystem::path& file);
+  // Debug lines go to the file only. Never throws: a full disk must not end a run because of its
+  // log.
   void write(Level level, std::string_view text);
   void info(std::string_view text) { write(Level::kInfo, text); }
   void warn(std::string_view text) { write(Level::kWarning, text); }
   void error(std::string_view text) { write(Level::kError, text); }
-  // Text for the console only, as it is (banners, tables, progress).
+  // Text for the console only, as it is, newline included (banners, tables, progress).
   void print(std::string_view text);
   void flush();
 

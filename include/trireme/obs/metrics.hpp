@@ -1,4 +1,5 @@
-// One record per step: metrics.jsonl (INTERFACE names), TensorBoard event file, and the progress line.
+// One record per step: metrics.jsonl (INTERFACE names), TensorBoard event file, and the progress
+// line.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +14,23 @@ namespace trireme::obs {
 struct StepMetrics {
   std::int64_t step = 0;
   std::optional<double> loss, lr, grad_norm;
-  std::optional<std::int64_t> tokens, samples;   // consumed so far, over all ranks
-  std::optional<double> tokens_per_s, mfu;       // of this step; mfu as a fraction of the measured GEMM peak
+  std::optional<std::int64_t> tokens, samples;  // consumed so far, over all ranks
+  std::optional<double> tokens_per_s,
+      mfu;  // of this step; mfu as a fraction of the measured GEMM peak
   std::optional<double> step_s, data_s, compute_s, comm_s, optim_s, ckpt_s;
   std::optional<std::int64_t> skipped;
   std::optional<double> loss_scale, rss_mib_max, eval_loss;
 };
 
-// Returns one JSON object without newline; numbers are written so that reading them back gives the same double
-// (shortest round trip); NaN and infinities as strings.
+// Returns one JSON object without newline; numbers are written so that reading them back gives the
+// same double (shortest round trip); NaN and infinities as strings.
 std::string to_json(const StepMetrics& metrics);
 
 // Root's writer. Lines reach the file at once, whole, so that a killed run leaves no torn line.
 class MetricsWriter {
  public:
-  // Appends to `folder`/metrics.jsonl, after dropping lines of steps beyond `last_step` (a resumed run repeats them) and
-  // a torn last line. With `tensorboard` also a new events.out.tfevents file.
+  // Appends to `folder`/metrics.jsonl, after dropping lines of steps beyond `last_step` (a resumed
+  // run repeats them) and a torn last line. With `tensorboard` also a new events.out.tfevents file.
   MetricsWriter(const std::filesystem::path& folder, std::int64_t last_step, bool tensorboard);
   ~MetricsWriter();
   void write(const StepMetrics& metrics);
