@@ -1,13 +1,13 @@
-// The global order of samples: a permutation per epoch that is computed, never stored, so any position is reached in O(1)
-// and no rank count enters it.
+// The global order of samples: a permutation per epoch that is computed, never stored, so any
+// position is reached in O(1) and no rank count enters it.
 #pragma once
 
 #include <cstdint>
 
 namespace trireme::data {
 
-// A keyed bijection of [0, size): a Feistel network over the next even power of two, walked until inside (Black &
-// Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). size >= 1.
+// A keyed bijection of [0, size): a Feistel network over the next even power of two, walked until
+// inside (Black & Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002). size >= 1.
 class Permutation {
  public:
   Permutation(std::uint64_t size, std::uint64_t key);
@@ -20,7 +20,8 @@ class Permutation {
   int half_bits_;
 };
 
-// Maps a position in the endless stream of samples (counted from 0 over all epochs) to a sample of the dataset.
+// Maps a position in the endless stream of samples (counted from 0 over all epochs) to a sample of
+// the dataset.
 class SampleOrder {
  public:
   SampleOrder(std::uint64_t num_samples, std::uint64_t seed, bool shuffle = true);
