@@ -1,6 +1,7 @@
-// CRC32C in four interleaved lanes: the CRC instruction takes three cycles but starts every cycle, so independent lanes
-// keep it busy. Lanes are joined by multiplying with the matrix "append n zero bytes" over GF(2).
-// The instruction is chosen when the program runs (SSE4.2, ARMv8 CRC); without one, slicing by eight.
+// CRC32C in four interleaved lanes: the CRC instruction takes three cycles but starts every cycle,
+// so independent lanes keep it busy. Lanes are joined by multiplying with the matrix "append n zero
+// bytes" over GF(2). The instruction is chosen when the program runs (SSE4.2, ARMv8 CRC); without
+// one, slicing by eight.
 #include "trireme/kernels/checksum.hpp"
 
 #include <algorithm>
@@ -138,8 +139,9 @@ bool has_instruction() { return (getauxval(AT_HWCAP) & (1UL << 7)) != 0; }  // H
 #if defined(TRIREME_CRC_TARGET)
 
 // Consumes whole stripes of four lanes and leaves the rest to the caller.
-TRIREME_CRC_TARGET std::uint32_t update_stripes(const std::byte*& at, std::size_t& size, std::uint32_t reg,
-                                                std::size_t lane, const Tables& append_lane) {
+TRIREME_CRC_TARGET std::uint32_t update_stripes(const std::byte*& at, std::size_t& size,
+                                                std::uint32_t reg, std::size_t lane,
+                                                const Tables& append_lane) {
   for (; size >= kLanes * lane; at += kLanes * lane, size -= kLanes * lane) {
     std::uint32_t r0 = reg;
     std::uint32_t r1 = 0;
@@ -158,7 +160,8 @@ TRIREME_CRC_TARGET std::uint32_t update_stripes(const std::byte*& at, std::size_
   return reg;
 }
 
-TRIREME_CRC_TARGET std::uint32_t update_by_instruction(const std::byte* at, std::size_t size, std::uint32_t reg) {
+TRIREME_CRC_TARGET std::uint32_t update_by_instruction(const std::byte* at, std::size_t size,
+                                                       std::uint32_t reg) {
   reg = update_stripes(at, size, reg, kLongLane, kAppendLongLane);
   reg = update_stripes(at, size, reg, kShortLane, kAppendShortLane);
   for (; size >= 8; at += 8, size -= 8) reg = step64(reg, load64(at));
@@ -191,9 +194,11 @@ std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t previous) {
   return ~update_by_instruction(bytes.data(), bytes.size(), ~previous);
 }
 
-std::uint32_t copy_crc32c(std::span<const std::byte> from, std::span<std::byte> to, std::uint32_t previous) {
+std::uint32_t copy_crc32c(std::span<const std::byte> from, std::span<std::byte> to,
+                          std::uint32_t previous) {
   std::uint32_t crc = previous;
-  // The CRC is taken from the copy, still in cache: it stays true if somebody scribbles over the source meanwhile.
+  // The CRC is taken from the copy, still in cache: it stays true if somebody scribbles over the
+  // source meanwhile.
   for (std::size_t done = 0; done < from.size(); done += kCopyChunk) {
     const std::size_t count = std::min(kCopyChunk, from.size() - done);
     std::memcpy(to.data() + done, from.data() + done, count);

@@ -1,12 +1,12 @@
 #include "trireme/kernels/checksum.hpp"
 
+#include "trireme/base/random.hpp"
+
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <string_view>
 #include <vector>
-
-#include "trireme/base/random.hpp"
 
 namespace trireme::kernels {
 namespace {
@@ -19,7 +19,8 @@ std::vector<std::byte> random_bytes(std::size_t size, std::uint64_t key) {
 
 std::vector<std::byte> counting(int first, int step) {
   std::vector<std::byte> bytes(32);
-  for (int i = 0; i < 32; ++i) bytes[static_cast<std::size_t>(i)] = static_cast<std::byte>(first + i * step);
+  for (int i = 0; i < 32; ++i)
+    bytes[static_cast<std::size_t>(i)] = static_cast<std::byte>(first + i * step);
   return bytes;
 }
 
@@ -45,11 +46,13 @@ TEST(Crc32c, gives_the_vectors_of_rfc_3720) {
 
 TEST(Crc32c, agrees_with_its_definition_at_every_length_and_alignment) {
   const auto bytes = random_bytes(40000, 1);
-  for (const std::size_t length : {0UL, 1UL, 7UL, 8UL, 511UL, 512UL, 513UL, 8191UL, 8192UL, 8193UL, 9000UL, 39990UL}) {
+  for (const std::size_t length :
+       {0UL, 1UL, 7UL, 8UL, 511UL, 512UL, 513UL, 8191UL, 8192UL, 8193UL, 9000UL, 39990UL}) {
     for (std::size_t start = 0; start < 9; ++start) {
       const auto part = std::span<const std::byte>(bytes).subspan(start, length);
       ASSERT_EQ(crc32c(part), slow_crc32c(part)) << length << " bytes from " << start;
-      ASSERT_EQ(detail::crc32c_in_software(part), slow_crc32c(part)) << length << " bytes from " << start;
+      ASSERT_EQ(detail::crc32c_in_software(part), slow_crc32c(part))
+          << length << " bytes from " << start;
     }
   }
 }
@@ -66,14 +69,16 @@ TEST(Crc32c, combines_the_values_of_two_parts) {
   const auto bytes = random_bytes(20000, 3);
   const std::span<const std::byte> all(bytes);
   for (const std::size_t cut : {0UL, 1UL, 4095UL, 8192UL, 19999UL, 20000UL}) {
-    EXPECT_EQ(crc32c_combine(crc32c(all.first(cut)), crc32c(all.subspan(cut)), all.size() - cut), crc32c(all));
+    EXPECT_EQ(crc32c_combine(crc32c(all.first(cut)), crc32c(all.subspan(cut)), all.size() - cut),
+              crc32c(all));
   }
 }
 
 TEST(Crc32c, copies_and_checks_in_one_pass) {
   const auto bytes = random_bytes(70001, 4);
   std::vector<std::byte> copy(bytes.size() + 1, std::byte{0x5a});
-  EXPECT_EQ(copy_crc32c(bytes, copy, crc32c(counting(0, 1))), crc32c(bytes, crc32c(counting(0, 1))));
+  EXPECT_EQ(copy_crc32c(bytes, copy, crc32c(counting(0, 1))),
+            crc32c(bytes, crc32c(counting(0, 1))));
   EXPECT_EQ(std::memcmp(copy.data(), bytes.data(), bytes.size()), 0);
   EXPECT_EQ(copy.back(), std::byte{0x5a});
 }

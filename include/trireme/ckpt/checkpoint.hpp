@@ -1,31 +1,36 @@
-// A checkpoint as the rest of the program sees it: named logical tensors, written and read through lists of extents, so
-// that neither the file nor its reader knows how many ranks or which strategy wrote it.
+// A checkpoint as the rest of the program sees it: named logical tensors, written and read through
+// lists of extents, so that neither the file nor its reader knows how many ranks or which strategy
+// wrote it.
 #pragma once
-
-#include <cstdint>
-#include <filesystem>
-#include <map>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
 
 #include "trireme/base/units.hpp"
 #include "trireme/comm/communicator.hpp"
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace trireme::ckpt {
 
 enum class DType { kFloat32, kFloat64, kInt64, kUInt8 };
 
-// One dataset of state.h5, e.g. path "/model/h.0.attn.weight" or "/optimizer/exp_avg/h.0.attn.weight". The list of
-// specs is the same on every rank.
+// One dataset of state.h5, e.g. path "/model/h.0.attn.weight" or
+// "/optimizer/exp_avg/h.0.attn.weight". The list of specs is the same on every rank.
 struct TensorSpec {
   std::string path;
   DType dtype = DType::kFloat32;
   std::vector<std::int64_t> shape;
 };
 
-// `count` consecutive elements of a tensor in row-major order from element `begin`, and where they are in memory.
+// `count` consecutive elements of a tensor in row-major order from element `begin`, and where they
+// are in memory.
 template <class Pointer>
 struct BasicExtent {
   std::size_t tensor = 0;  // index into the list of specs
@@ -37,26 +42,66 @@ using ConstExtent = BasicExtent<const void*>;
 using Extent = BasicExtent<void*>;
 
 struct Snapshot {
-  std::vector<TensorSpec> tensors;    // the same on every rank
-  std::vector<ConstExtent> extents;   // this rank's; over all ranks they tile every tensor exactly once
-  std::map<std::string, std::string> extra;  // small texts (JSON, YAML), root's are stored: "training", "config", ...
+  std::vector<TensorSpec> tensors;  // the same on every rank
+  std::vector<ConstExtent>
+      extents;  // this rank's; over all ranks they tile every tensor exactly once
+  std::map<std::string, std::string>
+      extra;  // small texts (JSON, YAML), root's are stored: "training", "config", ...
+              // "training" holds what decides how training goes on, and nothing else
 };
 
 struct SaveOptions {
   std::filesystem::path folder;  // <run>/checkpoints
   Step step;
-  int keep = 3;                  // complete checkpoints to keep, the newest never removed; 0 keeps all
+  int keep = 3;  // complete checkpoints to keep, the newest never removed; 0 keeps all
 };
 
-// @collective. Writes <folder>/step-NNNNNNNN/{state.h5, manifest.json} durably (tmp folder, fsync, manifest last, rename,
-// fsync of the folder), then removes the oldest beyond `keep`. Returns the final path. Any rank's failure is thrown on
-// all, and leaves earlier checkpoints untouched.
-std::filesystem::path save(comm::Communicator& comm, const Snapshot& snapshot, const SaveOptions& options);
+// Tests only. Called before (`done` false) and after each system call of a save with its name:
+// "make-folder", "create", "allocate", "open", "write", "fsync", "write-manifest",
+// "fsync-manifest", "rename-manifest", "fsync-folder", "commit", "fsync-parent", "discard". Returns
+// 0 to go on, an errno that the call shall fail with, or kShortWrite to write less than asked. It
+// may be called from the saver's own thread.
+using FaultHook = std::function<int(std::string_view call, bool done)>;
+inline constexpr int kShortWrite = -1;
 
-// Returns the folders named step-NNNNNNNN under `folder`, newest first, complete or not.
+struct SaveResult {
+  std::filesystem::path path;
+  Bytes bytes;                     // of state.h5
+  double seconds = 0;              // until it was durable
+  std::vector<std::string> notes;  // what this rank's file system could not do ("no O_DIRECT:
+                                   // ..."), and what stayed behind
+};
+
+// Writes checkpoints; owns the staging memory, so that all saves of a run reuse it.
+class Saver {
+ public:
+  explicit Saver(FaultHook hook = {});
+  ~Saver();
+  Saver(Saver&&) noexcept;
+  Saver& operator=(Saver&&) noexcept;
+
+  // @collective. Writes <folder>/step-NNNNNNNN/{state.h5, manifest.json} durably (tmp folder,
+  // fsync, manifest last, rename, fsync of the folder), then removes the oldest beyond `keep`. A
+  // checkpoint of the same step is replaced in one atomic step. Any rank's failure is thrown on
+  // all, and leaves earlier checkpoints untouched. The folder has one writing job: what dead ones
+  // left is removed, a live one is refused (Environment).
+  SaveResult save(comm::Communicator& comm, const Snapshot& snapshot, const SaveOptions& options);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// @collective. One save by a Saver of its own. Returns the final path.
+std::filesystem::path save(comm::Communicator& comm, const Snapshot& snapshot,
+                           const SaveOptions& options);
+
+// Returns the folders named step-NNNNNNNN (more digits for more steps) under `folder`, newest
+// first, complete or not.
 std::vector<std::filesystem::path> list(const std::filesystem::path& folder);
 
-// A checkpoint open for reading. Opening checks the manifest (its own CRC, format version, file sizes).
+// A checkpoint open for reading. Opening checks the manifest (its own CRC, format version, file
+// sizes).
 class Reader {
  public:
   // Throws Corrupt naming the file, or Io.
@@ -66,13 +111,17 @@ class Reader {
   Reader& operator=(Reader&&) noexcept;
 
   Step step() const;
+  int world_size() const;  // of the job that wrote it
+  const std::map<std::string, std::string>& versions()
+      const;  // of what wrote it, e.g. "hdf5": "1.10.8"
   const std::filesystem::path& path() const;
   const std::vector<TensorSpec>& tensors() const;
   const std::map<std::string, std::string>& extra() const;
   std::optional<std::size_t> find(std::string_view tensor_path) const;
 
-  // Fills the extents (indices into tensors()), checking the CRC of every block touched; throws Corrupt naming file,
-  // dataset and block. Not collective: each rank reads what it needs.
+  // Fills the extents (indices into tensors()), checking the CRC of every block touched; throws
+  // Corrupt naming file, dataset and block. Not collective: each rank reads what it needs. After an
+  // exception the memory of the extents holds anything. One thread at a time.
   void read(std::span<const Extent> extents) const;
 
   // Reads and checks every block of every tensor; throws Corrupt at the first damaged one.
@@ -83,9 +132,10 @@ class Reader {
   std::unique_ptr<Impl> impl_;
 };
 
-// @collective. Opens the newest checkpoint under `folder` for which `load` succeeds on every rank. A damaged one is
-// reported through `warn` (root only; the text names dataset, block and rank) and the one before is tried. Returns
-// nothing when the folder holds no checkpoint; throws Corrupt when it holds some and none is good.
+// @collective. Opens the newest checkpoint under `folder` for which `load` succeeds on every rank.
+// A damaged one is reported through `warn` (root only; the text names dataset, block and rank) and
+// the one before is tried. Returns nothing when the folder holds no checkpoint; throws Corrupt when
+// it holds some and none is good.
 std::optional<Step> load_newest(comm::Communicator& comm, const std::filesystem::path& folder,
                                 const std::function<void(const Reader&)>& load,
                                 const std::function<void(const std::string&)>& warn);

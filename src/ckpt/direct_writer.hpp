@@ -1,0 +1,55 @@
+// Writes one rank's share of state.h5 past the page cache: bytes are copied into resident, aligned
+// slots, their checksum taken on the way, and a second thread writes full slots while the next is
+// filled. Slots are reused by every save, since touching fresh memory costs more than copying.
+#pragma once
+
+#include "ckpt/crc_table.hpp"
+#include "ckpt/io.hpp"
+#include "ckpt/plan.hpp"
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <filesystem>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+namespace trireme::ckpt {
+
+// Page-aligned memory, touched once when made.
+class StagingRing {
+ public:
+  static constexpr std::size_t kSlots = 3;
+  static constexpr std::size_t kSlotBytes = 4 * 1024 * 1024;  // the size of the largest request
+
+  // Throws OutOfMemory.
+  StagingRing();
+  ~StagingRing();
+  StagingRing(const StagingRing&) = delete;
+  StagingRing& operator=(const StagingRing&) = delete;
+
+  std::span<std::byte> slot(std::size_t index) {
+    return {memory_ + index * kSlotBytes, kSlotBytes};
+  }
+
+ private:
+  std::byte* memory_ = nullptr;
+};
+
+// What a rank's part of a save came to.
+struct Written {
+  std::vector<CrcPiece> pieces;
+  bool direct = false;
+  bool synced = false;
+};
+
+// Writes `segments` (in file order, whole 4 KiB blocks up to the ends of tensors), makes them
+// durable and returns their checksums. Throws Io.
+Written write_segments(const Io& io, StagingRing& ring, const std::filesystem::path& path,
+                       const FileMap& map, std::span<const Segment> segments);
+
+}  // namespace trireme::ckpt

@@ -1,0 +1,9 @@
+#pragma once
+
+#include "trireme/comm/communicator.hpp"
+
+namespace trireme::testing {
+
+comm::Communicator lone_communicator();
+
+}  // namespace trireme::testing
