@@ -1,30 +1,39 @@
-// Who this process is, from the variables of launchers and schedulers. Pure functions over an environment map; MPI is the
-// judge, and a contradiction between two sources is refused with both named.
+// Who this process is, from the variables of launchers and schedulers. Pure functions over an
+// environment map; MPI is the judge, and a contradiction between two sources is refused with both
+// named.
 #pragma once
+
+#include "trireme/base/environment.hpp"
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "trireme/base/environment.hpp"
-
 namespace trireme::cluster {
 
 struct Identity {
-  std::string launcher;                    // "Open MPI", "Slurm", "PALS", "Flux", "Hydra", "torch elastic", "none"
+  // "torch elastic", "jsrun", "Open MPI", "MVAPICH2", "PALS", "Flux", "Hydra", "Slurm", "PMI", or
+  // "none"
+  std::string launcher;
   std::optional<int> rank, size;
   std::optional<int> local_rank, local_size;
-  std::string source;                      // the variables that said so, "OMPI_COMM_WORLD_RANK"
-  std::optional<std::string> job;          // "Slurm 1234" when inside one
-  std::optional<double> deadline_unix;     // the job's end as Unix time, where the scheduler tells it
+  std::string source;                   // the variable that gave the rank, "OMPI_COMM_WORLD_RANK"
+  std::string size_source;              // the variable that gave the size
+  std::optional<std::string> job;       // "Slurm 1234" when inside one
+  std::optional<double> deadline_unix;  // the job's end as Unix time, where the scheduler tells it
 };
 
-// Returns what the environment says. Throws Environment when two sources contradict each other.
+// Returns what the environment says, which is best read before MPI_Init adds to it. The innermost
+// launcher wins: under mpirun in a Slurm job, Slurm's own variables describe the daemon or the
+// batch script. Throws Environment when variables of one launcher, or two launchers of which
+// neither can have started the other, contradict each other.
 Identity identify(const Environment& environment);
 
-// Throws Environment when the launcher says `size` processes but MPI has another size: each process would train alone
-// (srun without --mpi, an MPI of another kind), naming variable, both numbers and the remedy.
+// Throws Environment when the launcher says `size` processes but MPI has another size: each process
+// would train alone (srun without --mpi, an MPI of another kind), naming variable, both numbers and
+// the remedy. Each of those processes is MPI rank 0, so the error carries the launcher's rank for
+// whoever prints it only once. Ranks are not compared: some MPIs reorder them on request.
 void check_against_mpi(const Identity& identity, int mpi_rank, int mpi_size);
 
 // How many processors this process may run on (affinity mask and cgroup quota), at least 1.

@@ -1,0 +1,212 @@
+// env/ holds what processes saw under real launchers (constructed-* from published names):
+// NAME=VALUE lines, the first line is the truth as MPI answered it, lines "#+" came only with
+// MPI_Init and are not given to identify().
+#include "trireme/cluster/identity.hpp"
+
+#include "trireme/base/error.hpp"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+namespace trireme::cluster {
+namespace {
+
+struct Recorded {
+  Environment environment;
+  std::map<std::string, std::string> truth;
+};
+
+Recorded read(const std::filesystem::path& file) {
+  Recorded recorded;
+  std::ifstream stream(file);
+  for (std::string line; std::getline(stream, line);) {
+    if (line.starts_with("#: ")) {
+      std::istringstream words(line.substr(3));
+      for (std::string word; words >> word;) {
+        const auto equals = word.find('=');
+        recorded.truth[word.substr(0, equals)] = word.substr(equals + 1);
+      }
+    } else if (!line.starts_with('#')) {
+      const auto equals = line.find('=');
+      recorded.environment[line.substr(0, equals)] = line.substr(equals + 1);
+    }
+  }
+  return recorded;
+}
+
+std::filesystem::path folder() { return std::filesystem::path(TRIREME_TEST_DATA) / "cluster/env"; }
+
+Environment recorded(const std::string& name) {
+  return read(folder() / (name + ".env")).environment;
+}
+
+std::string refusal(const Environment& environment) {
+  try {
+    identify(environment);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind, ErrorKind::kEnvironment);
+    EXPECT_FALSE(error.hint.empty());
+    return error.message;
+  }
+  return "no error";
+}
+
+TEST(Identity, agrees_with_mpi_in_every_recorded_environment) {
+  int ranks = 0;
+  int scripts = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder())) {
+    SCOPED_TRACE(entry.path().filename().string());
+    const auto [environment, truth] = read(entry.path());
+    const Identity identity = identify(environment);
+    if (truth.at("kind") == "script") {
+      ++scripts;
+      EXPECT_EQ(identity.launcher, "none");
+      EXPECT_FALSE(identity.rank.has_value());
+      EXPECT_NO_THROW(check_against_mpi(identity, 0, 1));
+    }
+    if (!truth.contains("rank")) continue;
+    ++ranks;
+    const int rank = std::stoi(truth.at("rank"));
+    const int size = std::stoi(truth.at("size"));
+    EXPECT_NO_THROW(check_against_mpi(identity, rank, size));
+    if (identity.launcher == "none") {
+      EXPECT_EQ(size, 1);  // started by hand
+      continue;
+    }
+    EXPECT_EQ(identity.rank, rank);
+    EXPECT_EQ(identity.size, size);
+    EXPECT_EQ(identity.local_rank, std::stoi(truth.at("local_rank")));
+    if (identity.launcher != "Flux") {
+      EXPECT_EQ(identity.local_size, std::stoi(truth.at("local_size")));
+    }
+  }
+  EXPECT_GE(ranks, 20);
+  EXPECT_GE(scripts, 7);
+}
+
+TEST(Identity, names_the_innermost_launcher) {
+  const std::map<std::string, std::string> expected{
+      {"mpirun.r1", "Open MPI"},
+      {"sbatch-mpirun.r1", "Open MPI"},
+      {"salloc-mpirun.r3", "Open MPI"},
+      {"openpbs-mpirun.r3", "Open MPI"},
+      {"hydra.r1", "Hydra"},
+      {"salloc-hydra.r3", "Hydra"},
+      {"srun.r3", "Slurm"},
+      {"srun-mpi-pmi2.r3", "Slurm"},
+      {"srun-mpi-none.r3", "Slurm"},
+      {"constructed-pals.r3", "PALS"},
+      {"constructed-flux.r3", "Flux"},
+      {"constructed-jsrun.r3", "jsrun"},
+      {"torchrun.r0", "torch elastic"},
+      {"singleton.r0", "none"},
+      {"constructed-mvapich2.r3", "MVAPICH2"},
+      {"openpbs-pbsdsh.t3", "none"},
+  };
+  for (const auto& [name, launcher] : expected)
+    EXPECT_EQ(identify(recorded(name)).launcher, launcher) << name;
+}
+
+TEST(Identity, names_the_job) {
+  EXPECT_EQ(identify(recorded("sbatch.batch")).job, "Slurm 10");
+  EXPECT_EQ(identify(recorded("qsub-plugin.batch")).job, "Slurm 1");
+  EXPECT_EQ(identify(recorded("openpbs.batch")).job, "PBS 2.server");
+  EXPECT_EQ(identify(recorded("constructed-lsf.batch")).job, "LSF 2");
+  EXPECT_EQ(identify(recorded("constructed-flux.r3")).job, "Flux f26y8DoiAu");
+  EXPECT_EQ(identify(recorded("mpirun.r1")).job, std::nullopt);
+}
+
+TEST(Identity, takes_a_batch_script_for_a_process_alone) {
+  Environment environment = recorded("sbatch.batch");
+  EXPECT_EQ(identify(environment).launcher, "none");
+  for (const char* step : {"4294967291", "4294967290"}) {
+    environment["SLURM_STEP_ID"] = step;
+    EXPECT_EQ(identify(environment).launcher, "none") << step;
+  }
+}
+
+TEST(Identity, reads_the_end_of_the_job) {
+  EXPECT_EQ(identify({{"SLURM_JOB_END_TIME", "1700003600"}}).deadline_unix, 1700003600.0);
+  EXPECT_EQ(identify({{"SLURM_JOB_END_TIME", "Unknown"}}).deadline_unix, std::nullopt);
+  EXPECT_EQ(identify({}).deadline_unix, std::nullopt);
+}
+
+TEST(Identity, knows_nothing_from_an_empty_environment) {
+  const Identity identity = identify({});
+  EXPECT_EQ(identity.launcher, "none");
+  EXPECT_FALSE(identity.rank || identity.size || identity.local_rank || identity.local_size ||
+               identity.job);
+}
+
+TEST(Identity, counts_the_tasks_of_its_own_node) {
+  Environment environment = recorded("srun.r3");
+  environment["SLURM_STEP_NUM_TASKS"] = "9";
+  environment["SLURM_STEP_TASKS_PER_NODE"] = "2(x3),3";
+  environment["SLURM_NODEID"] = "3";
+  EXPECT_EQ(identify(environment).local_size, 3);
+  environment["SLURM_NODEID"] = "4";
+  EXPECT_EQ(refusal(environment),
+            "SLURM_STEP_TASKS_PER_NODE='2(x3),3' does not tell the tasks of SLURM_NODEID=4");
+  environment["SLURM_STEP_TASKS_PER_NODE"] = "2(x";
+  EXPECT_NE(refusal(environment), "no error");
+}
+
+TEST(Identity, refuses_a_contradiction_with_both_names) {
+  Environment environment = recorded("constructed-jsrun.r3");
+  environment["OMPI_COMM_WORLD_RANK"] = "2";
+  EXPECT_EQ(refusal(environment),
+            "JSM_NAMESPACE_RANK=3 and OMPI_COMM_WORLD_RANK=2 contradict each other");
+  environment = recorded("constructed-pals.r3");
+  environment["PMI_RANK"] = "0";
+  EXPECT_EQ(refusal(environment), "PALS_RANKID=3 and PMI_RANK=0 contradict each other");
+  environment = recorded("srun-mpi-pmi2.r3");
+  environment["PMI_SIZE"] = "8";
+  EXPECT_EQ(refusal(environment), "SLURM_STEP_NUM_TASKS=4 and PMI_SIZE=8 contradict each other");
+  environment = recorded("mpirun.r1");
+  environment["MV2_COMM_WORLD_RANK"] = "0";
+  EXPECT_EQ(refusal(environment),
+            "OMPI_COMM_WORLD_RANK=1 and MV2_COMM_WORLD_RANK=0 contradict each other");
+}
+
+TEST(Identity, refuses_ranks_that_cannot_be) {
+  EXPECT_EQ(refusal({{"OMPI_COMM_WORLD_RANK", "4"}, {"OMPI_COMM_WORLD_SIZE", "4"}}),
+            "OMPI_COMM_WORLD_RANK=4 is not below OMPI_COMM_WORLD_SIZE=4");
+  EXPECT_EQ(refusal({{"OMPI_COMM_WORLD_RANK", "0"}}),
+            "OMPI_COMM_WORLD_RANK is set but OMPI_COMM_WORLD_SIZE is not");
+  for (const char* text : {"", "-1", "1x", "99999999999", " 1"}) {
+    EXPECT_EQ(refusal({{"OMPI_COMM_WORLD_RANK", text}, {"OMPI_COMM_WORLD_SIZE", "4"}}),
+              "OMPI_COMM_WORLD_RANK='" + std::string(text) + "' is not a number of 0 or more");
+  }
+}
+
+TEST(Identity, refuses_processes_that_would_train_alone) {
+  const auto message = [](const std::string& name,
+                          int mpi_size) -> std::pair<std::string, std::string> {
+    try {
+      check_against_mpi(identify(recorded(name)), 0, mpi_size);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind, ErrorKind::kEnvironment);
+      EXPECT_EQ(error.rank, name.ends_with("r3") ? 3 : 0);
+      return {error.message, error.hint};
+    }
+    return {"no error", ""};
+  };
+  const auto slurm = message("srun-mpi-none.r3", 1);
+  EXPECT_EQ(slurm.first,
+            "SLURM_STEP_NUM_TASKS says 4 processes but MPI has 1: each process would train alone");
+  EXPECT_NE(slurm.second.find("srun --mpi=pmix"), std::string::npos);
+  const auto torch = message("torchrun.r0", 1);
+  EXPECT_EQ(torch.first,
+            "WORLD_SIZE says 4 processes but MPI has 1: each process would train alone");
+  EXPECT_NE(torch.second.find("not with torchrun"), std::string::npos);
+  const auto hydra = message("salloc-hydra.r3", 2);
+  EXPECT_EQ(hydra.first, "PMI_SIZE says 4 processes but MPI has 2");
+  EXPECT_NE(hydra.second.find("started by Hydra"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace trireme::cluster
