@@ -80,13 +80,13 @@ bool keeps(std::string_view line, std::int64_t last_step) {
   return error == std::errc{} && step <= last_step;
 }
 
-// Calls use(line, keep) for every line; a last line without its newline is torn and not kept.
+// Calls use(line, keep, ended) for every line; `ended`: it has its newline.
 template <class Use>
 void for_each_line(const std::filesystem::path& path, std::int64_t last_step, Use use) {
   std::ifstream stream(path, std::ios::binary);
   if (!stream) throw_errno("opening", path.native());
   for (std::string line; std::getline(stream, line);)
-    use(line, !stream.eof() && keeps(line, last_step));
+    use(line, keeps(line, last_step), !stream.eof());
   if (stream.bad()) throw_errno("reading", path.native());
 }
 
@@ -101,13 +101,14 @@ void sync_folder(const std::filesystem::path& folder) {
 void drop_repeated_lines(const std::filesystem::path& path, std::int64_t last_step) {
   if (!std::filesystem::is_regular_file(path)) return;
   bool clean = true;
-  for_each_line(path, last_step, [&](const std::string&, bool keep) { clean = clean && keep; });
+  for_each_line(path, last_step,
+                [&](const std::string&, bool keep, bool ended) { clean = clean && keep && ended; });
   if (clean) return;
   const std::filesystem::path fresh = path.native() + ".new";
   const FileDescriptor file = detail::open_to_append(fresh, O_CREAT | O_TRUNC);
   constexpr std::size_t kBuffer = 1 << 20;
   std::string buffer;
-  for_each_line(path, last_step, [&](const std::string& line, bool keep) {
+  for_each_line(path, last_step, [&](const std::string& line, bool keep, bool) {
     if (keep) buffer += line + "\n";
     if (buffer.size() < kBuffer) return;
     detail::append_whole(file.get(), buffer, fresh);

@@ -109,6 +109,15 @@ TEST(MetricsWriter, drops_a_torn_line_but_not_a_note) {
       "{\"step\":1,\"loss\":1}\n{\"note\":\"mine\"}\n{\"step\":2}\n{\"step\":6,\"loss\":1.5}\n");
 }
 
+TEST(MetricsWriter, ends_a_line_that_lost_only_its_newline) {
+  const testing::TempDir folder;
+  put(folder / "metrics.jsonl", "{\"step\":1}\n{\"step\":2}");
+  MetricsWriter writer(folder.path(), 2, false);
+  writer.write(step_of(3));
+  EXPECT_EQ(content(folder / "metrics.jsonl"),
+            "{\"step\":1}\n{\"step\":2}\n{\"step\":3,\"loss\":1.5}\n");
+}
+
 TEST(MetricsWriter, leaves_a_clean_file_untouched) {
   const testing::TempDir folder;
   put(folder / "metrics.jsonl", "{\"step\":1}\n");
