@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "kernels/kokkos.hpp"
 #include "safetensors.hpp"
 #include "trireme/model/language_model.hpp"
 

@@ -1,0 +1,128 @@
+// linear: products are torch's own; what is added is a weight gradient whose left operand is transposed first (twice
+// the speed of letting the product read it by columns in bf16) and a bias gradient summed in fp32.
+//
+// M rows of activations, R columns of the operand that a weight gradient transposes.
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+
+#include "operator.hpp"
+#include "transpose.hpp"
+
+namespace trireme::model::ops {
+namespace {
+
+Tensor rows_of(const Tensor& x) { return x.contiguous().view({-1, x.size(-1)}); }
+
+// Returns left' right. Columns are taken a slice at a time, which bounds the transposed copy for wide heads.
+Tensor product_of_transposed(const Tensor& left_MR, const Tensor& right_MN) {
+  if (left_MR.scalar_type() != at::kBFloat16) return at::mm(left_MR.t(), right_MN);
+  constexpr std::int64_t kSlice = 4096;
+  const auto M = left_MR.size(0), R = left_MR.size(1);
+  auto product_RN = at::empty({R, right_MN.size(1)}, right_MN.options());
+  for (std::int64_t begin = 0; begin < R; begin += kSlice) {
+    const auto width = std::min(kSlice, R - begin);
+    auto left_RM = at::empty({width, M}, left_MR.options());
+    const auto* in = left_MR.const_data_ptr<BFloat16>() + begin;
+    auto* out = left_RM.mutable_data_ptr<BFloat16>();
+    at::parallel_for(0, (width + 15) / 16, 4, [&](std::int64_t first, std::int64_t end) {
+      const auto columns = std::min(end * 16, width) - first * 16;
+      transpose(in + first * 16, R, out + first * 16 * M, M, M, columns);
+    });
+    auto slice_RN = product_RN.narrow(0, begin, width);
+    at::mm_out(slice_RN, left_RM, right_MN);
+  }
+  return product_RN;
+}
+
+Tensor column_sums(const Tensor& y_MN) {
+  const auto M = y_MN.size(0), N = y_MN.size(1);
+  auto partial = at::empty({num_groups(M), N}, y_MN.options().dtype(at::kFloat));
+  auto sums_N = at::empty({N}, y_MN.options());
+  by_type(y_MN.scalar_type(), [&](auto type) {
+    using T = decltype(type);
+    const T* y = y_MN.const_data_ptr<T>();
+    float* into = partial.mutable_data_ptr<float>();
+    for_row_groups(M, [&](std::int64_t group, std::int64_t first, std::int64_t end) {
+      lanes::for_lanes(N, [&](std::int64_t i, auto count) {
+        lanes::Floats total{};
+        for (auto row = first; row < end; ++row) total += lanes::load(y + row * N + i, count);
+        lanes::store(into + group * N + i, total, count);
+      });
+    });
+    lanes::for_lanes(N, [&](std::int64_t i, auto count) {
+      lanes::Floats total{};
+      for (std::int64_t group = 0; group < num_groups(M); ++group) total += lanes::load(into + group * N + i, count);
+      lanes::store(sums_N.mutable_data_ptr<T>() + i, total, count);
+    });
+  });
+  return sums_N;
+}
+
+Tensor linear_host(const Tensor& x, const Tensor& weight, const MaybeTensor& bias, bool out_in) {
+  const auto weight_in_out = out_in ? weight.t() : weight;
+  const auto x_MK = rows_of(x);
+  auto sizes = x.sizes().vec();
+  sizes.back() = weight_in_out.size(1);
+  return (bias ? at::addmm(*bias, x_MK, weight_in_out) : at::mm(x_MK, weight_in_out)).view(sizes);
+}
+
+std::tuple<Tensor, Tensor, Tensor> linear_backward_host(const Tensor& dy, const Tensor& x, const Tensor& weight,
+                                                        bool out_in, std::array<bool, 3> wanted) {
+  const auto dy_MN = rows_of(dy), x_MK = rows_of(x);
+  Tensor dx, dweight, dbias;
+  if (wanted[0]) dx = at::mm(dy_MN, out_in ? weight : weight.t()).view(x.sizes());
+  if (wanted[1]) dweight = out_in ? product_of_transposed(dy_MN, x_MK) : product_of_transposed(x_MK, dy_MN);
+  if (wanted[2]) dbias = column_sums(dy_MN);
+  return {dx, dweight, dbias};
+}
+
+Tensor call(const Tensor& x, const Tensor& weight, const MaybeTensor& bias, bool out_in) {
+  static const auto op = find<decltype(linear_host)>("trireme::linear");
+  return op.call(x, weight, bias, out_in);
+}
+
+struct LinearFunction : torch::autograd::Function<LinearFunction> {
+  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight, const MaybeTensor& bias,
+                        bool out_in) {
+    const BelowAutograd guard;
+    context->save_for_backward({x, weight});
+    context->saved_data["out_in"] = out_in;
+    context->saved_data["with_bias"] = bias.has_value();
+    return call(x, weight, bias, out_in);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    static const auto op = find<decltype(linear_backward_host)>("trireme::linear_backward");
+    const BelowAutograd guard;
+    const auto saved = context->get_saved_variables();
+    // Only inputs that are there are counted as edges.
+    const bool bias_wanted = context->saved_data["with_bias"].toBool() && context->needs_input_grad(2);
+    const auto [dx, dweight, dbias] =
+        op.call(gradients[0], saved[0], saved[1], context->saved_data["out_in"].toBool(),
+                {context->needs_input_grad(0), context->needs_input_grad(1), bias_wanted});
+    return {dx, dweight, dbias, {}};
+  }
+};
+
+Tensor linear_autograd(const Tensor& x, const Tensor& weight, const MaybeTensor& bias, bool out_in) {
+  return LinearFunction::apply(x, weight, bias, out_in);
+}
+
+TORCH_LIBRARY_FRAGMENT(trireme, library) {
+  library.def("linear(Tensor x, Tensor weight, Tensor? bias, bool out_in) -> Tensor");
+  library.def("linear_backward(Tensor dy, Tensor x, Tensor weight, bool out_in, bool[3] wanted) -> (Tensor, Tensor, Tensor)");
+}
+TORCH_LIBRARY_IMPL(trireme, CPU, library) {
+  library.impl("linear", linear_host);
+  library.impl("linear_backward", linear_backward_host);
+}
+TORCH_LIBRARY_IMPL(trireme, Autograd, library) { library.impl("linear", linear_autograd); }
+
+}  // namespace
+
+Tensor linear(const Tensor& x, const Tensor& weight, const MaybeTensor& bias, Layout layout) {
+  return call(x, weight, bias, layout == Layout::kOutIn);
+}
+
+}  // namespace trireme::model::ops
