@@ -234,7 +234,10 @@ void Communicator::agree(std::string_view what, const std::function<void()>& act
     mine = pack(describe_failure(exception, impl_->rank));
   }
   for (const ByteVector& bytes : all_gather(mine, what)) {
-    if (!bytes.empty()) throw unpack(bytes);
+    if (bytes.empty()) continue;
+    Error error = unpack(bytes);
+    error.everywhere = true;
+    throw error;
   }
 }
 

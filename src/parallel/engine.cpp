@@ -37,7 +37,12 @@ class TakeGradient : public torch::autograd::PostAccumulateGradHook {
   std::function<void(const at::Tensor&)> take_;
 };
 
-// What a rank tells about its micro-batches and its blocks, as one message.
+// The message of Engine::sums: a head, the losses of the rank's micro-batches, the square sums of its blocks.
+struct Head {
+  std::int64_t num_losses;
+  std::int64_t stop;
+  std::int64_t peak_resident;
+};
 struct LossEntry {
   std::int64_t micro_batch;
   std::int64_t num_targets;
@@ -246,33 +251,35 @@ void Engine::accumulate(Step step, const std::function<MicroBatchLoss(std::int64
   engine.gradients.finish();
 }
 
-StepSums Engine::sums() {
+StepSums Engine::sums(const RankNote& note) {
   Impl& engine = *impl_;
   comm::Communicator& world = engine.session.world();
   const std::vector<double> blocks = engine.block_sums();
   const auto start = Clock::now();
-  const std::int64_t head[1] = {static_cast<std::int64_t>(engine.losses.size())};
+  const Head head{static_cast<std::int64_t>(engine.losses.size()), note.stop ? 1 : 0, note.peak_resident.value};
   comm::ByteVector message;
   const auto append = [&](std::span<const std::byte> bytes) { message.insert(message.end(), bytes.begin(), bytes.end()); };
-  append(std::as_bytes(std::span(head)));
+  append(std::as_bytes(std::span(&head, 1)));
   append(std::as_bytes(std::span(engine.losses)));
   append(std::as_bytes(std::span(blocks)));
 
+  StepSums result;
   std::vector<LossEntry> losses;
   std::vector<std::vector<double>> by_rank;
   for (const comm::ByteVector& bytes : world.all_gather(message, "losses and norm")) {
-    std::int64_t count = 0;
-    std::memcpy(&count, bytes.data(), sizeof count);
-    const std::size_t losses_size = static_cast<std::size_t>(count) * sizeof(LossEntry);
+    Head theirs{};
+    std::memcpy(&theirs, bytes.data(), sizeof theirs);
+    result.stop = result.stop || theirs.stop != 0;
+    result.peak_resident = std::max(result.peak_resident, Bytes(theirs.peak_resident));
     const std::size_t old = losses.size();
-    losses.resize(old + static_cast<std::size_t>(count));
-    std::memcpy(losses.data() + old, bytes.data() + sizeof count, losses_size);
-    std::vector<double>& theirs = by_rank.emplace_back((bytes.size() - sizeof count - losses_size) / sizeof(double));
-    std::memcpy(theirs.data(), bytes.data() + sizeof count + losses_size, theirs.size() * sizeof(double));
+    losses.resize(old + static_cast<std::size_t>(theirs.num_losses));
+    const std::size_t losses_size = static_cast<std::size_t>(theirs.num_losses) * sizeof(LossEntry);
+    std::memcpy(losses.data() + old, bytes.data() + sizeof theirs, losses_size);
+    const std::size_t rest = bytes.size() - sizeof theirs - losses_size;
+    std::memcpy(by_rank.emplace_back(rest / sizeof(double)).data(), bytes.data() + sizeof theirs + losses_size, rest);
   }
   std::sort(losses.begin(), losses.end(),
             [](const LossEntry& a, const LossEntry& b) { return a.micro_batch < b.micro_batch; });
-  StepSums result;
   for (const LossEntry& entry : losses) {
     result.loss += entry.loss;
     result.num_targets += entry.num_targets;

@@ -45,6 +45,7 @@ struct Error : std::runtime_error {
   std::string host;   // filled in by the boundary that knows it
   long rank = -1;     // -1 while unknown
   long step = -1;     // -1 outside the training loop
+  bool everywhere = false;  // every rank throws this same error: rank 0 prints it, all leave in order
   std::source_location where;
 };
 

@@ -38,12 +38,20 @@ struct MicroBatchLoss {
   std::int64_t num_targets = 0;
 };
 
+// What a rank tells the others beside its sums.
+struct RankNote {
+  bool stop = false;           // it was asked to stop
+  Bytes peak_resident;
+};
+
 // Sums over the whole step, equal on every rank and, where Assignment::inexact is empty, for every number of ranks.
 struct StepSums {
   double loss = 0;             // of the values returned by micro-batches, added by micro-batch index
   std::int64_t num_targets = 0;
   double square_norm = 0;      // of the summed gradient
   std::string non_finite;      // the first parameter whose gradient holds Inf or NaN; empty when all are finite
+  bool stop = false;           // any rank was asked to stop
+  Bytes peak_resident;         // the highest of all ranks
 };
 
 // A contiguous part of one parameter that this rank updates. `work` is where to write the new weights in the compute
@@ -89,7 +97,7 @@ class Engine {
   // @collective. Runs forward and backward of this rank's micro-batches; `loss_of` gets the micro-batch index in the step.
   void accumulate(Step step, const std::function<MicroBatchLoss(std::int64_t)>& loss_of);
   // @collective.
-  StepSums sums();
+  StepSums sums(const RankNote& note = {});
   // Calls `update` for every part that this rank holds state for.
   void for_each_update(const std::function<void(const UpdatePiece&)>& update);
   // @collective. Ends an update.

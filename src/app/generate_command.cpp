@@ -1,0 +1,35 @@
+#include <cstdio>
+#include <memory>
+
+#include "commands.hpp"
+#include "trireme/memory/process.hpp"
+#include "trireme/train/generate.hpp"
+
+namespace trireme::app {
+
+void add_generate(Program program) {
+  auto options = std::make_shared<train::GenerateOptions>();
+  CLI::App* command = program.cli.add_subcommand("generate", "write text with a trained checkpoint");
+  command->add_option("checkpoint", options->checkpoint, "a checkpoint or a run's folder (its newest)")->required();
+  command->add_option("--prompt", options->prompt, "the text to go on from");
+  command->add_option("--tokens", options->tokens, "how many tokens to write")->capture_default_str();
+  command->add_option("--temperature", options->temperature, "0: always the likeliest token; higher: bolder")
+      ->capture_default_str();
+  command->add_option("--top-k", options->top_k, "draw among the k likeliest tokens only; 0: among all")
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "the same seed writes the same text")->capture_default_str();
+  command->callback([program, options] {
+    program.action = [options] {
+      memory::keep_freed_memory();
+      std::fwrite(options->prompt.data(), 1, options->prompt.size(), stdout);
+      train::generate(*options, [](std::string_view piece) {
+        std::fwrite(piece.data(), 1, piece.size(), stdout);
+        std::fflush(stdout);
+      });
+      std::fputc('\n', stdout);
+      return 0;
+    };
+  });
+}
+
+}  // namespace trireme::app

@@ -1,0 +1,71 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "commands.hpp"
+#include "report_error.hpp"
+#include "trireme/train/trainer.hpp"
+
+namespace trireme::app {
+
+namespace {
+
+struct Arguments {
+  std::vector<std::string> files;
+  std::vector<std::string> assignments;
+  std::string resume = "none";
+  bool dry_run = false;
+};
+
+int run(Context& context, const Arguments& arguments) {
+  config::Loaded loaded;
+  context.world().agree("read the configuration", [&] {
+    loaded = config::load({arguments.files.begin(), arguments.files.end()}, arguments.assignments);
+    config::require_valid(loaded.config, loaded.sources);
+  });
+  const train::TrainResult result =
+      train::train(context, loaded, {train::Resume::parse(arguments.resume), arguments.dry_run});
+  if (arguments.dry_run || !context.world().is_root()) return result.preempted ? kExitPreempted : 0;
+  fmt::print("done step={} loss={:.4f} tokens={} seconds={:.1f} checkpoint={}\n", result.step, result.loss,
+             result.tokens, result.seconds, result.checkpoint.string());
+  std::fflush(stdout);
+  return result.preempted ? kExitPreempted : 0;
+}
+
+// A failure that all ranks share ends each in order; any other ends the job at once, with its message.
+int run_and_report(int& argc, char**& argv, const Arguments& arguments) {
+  Context context(argc, argv);
+  try {
+    return run(context, arguments);
+  } catch (const std::exception& exception) {
+    Error error = as_error(exception);
+    if (error.rank < 0) error.rank = static_cast<long>(context.world().rank().value);
+    if (!error.everywhere || context.world().is_root()) print_error(error);
+    context.log().error(error.report());
+    context.log().flush();
+    if (!error.everywhere) context.session().abort(exit_code(error.kind));
+    return exit_code(error.kind);
+  }
+}
+
+}  // namespace
+
+void add_train(Program program) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* command = program.cli.add_subcommand("train", "train a model as YAML files say, alone or under mpirun");
+  command->add_option("files", arguments->files, "configuration files; later ones win")->required();
+  command->add_option("--set", arguments->assignments, "one setting, as in --set optimizer.lr=1e-3; wins over files")
+      ->allow_extra_args(false);
+  command->add_option("--resume", arguments->resume,
+                      "none: refuse a folder that holds a run; auto: continue if there is something to continue; or "
+                      "a checkpoint")
+      ->capture_default_str();
+  command->add_flag("--dry-run", arguments->dry_run, "check everything and print the plan, train nothing");
+  command->footer("Settings, with default and help: trireme config fields");
+  command->callback([program, arguments] {
+    program.action = [program, arguments] { return run_and_report(program.argc, program.argv, *arguments); };
+  });
+}
+
+}  // namespace trireme::app

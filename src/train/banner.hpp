@@ -1,0 +1,19 @@
+// The start banner: what will run, on what, and where the settings came from. Private to the room.
+#pragma once
+
+#include <string>
+
+#include "trireme/config/load.hpp"
+#include "trireme/parallel/engine.hpp"
+#include "trireme/train/context.hpp"
+#include "trireme/train/state.hpp"
+
+namespace trireme::train {
+
+std::string banner(Context& context, const config::Loaded& loaded, const parallel::Engine& engine,
+                   const TrainingState& state, std::uint64_t eval_samples);
+
+// Returns what a user should know before trusting the numbers: why results depend on the rank count, idle cores, ...
+std::vector<std::string> start_warnings(Context& context, const config::Config& config, const parallel::Engine& engine);
+
+}  // namespace trireme::train

@@ -1,0 +1,382 @@
+#include "trireme/train/trainer.hpp"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <fstream>
+#include <optional>
+
+#include "banner.hpp"
+#include "process_clock.hpp"
+#include "token_batches.hpp"
+#include "trireme/base/deadline.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/random.hpp"
+#include "trireme/ckpt/tools.hpp"
+#include "trireme/memory/process.hpp"
+#include "trireme/model/language_model.hpp"
+#include "trireme/obs/metrics.hpp"
+#include "trireme/optim/adamw.hpp"
+#include "trireme/optim/schedule.hpp"
+#include "trireme/train/checkpointing.hpp"
+#include "trireme/train/peak.hpp"
+#include "trireme/train/stop.hpp"
+
+namespace trireme::train {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Steps in a row without an update, because gradients were not finite, after which a run gives up.
+constexpr std::int64_t kMaxSkipsInARow = 10;
+
+at::ScalarType compute_type(const config::Config& config) {
+  return config.precision.compute == "bf16" ? at::kBFloat16 : at::kFloat;
+}
+
+data::DatasetOptions dataset_options(const config::Data& data, const std::vector<config::DataSource>& sources) {
+  data::DatasetOptions options;
+  for (const config::DataSource& source : sources) options.sources.push_back({source.path, source.format, source.weight});
+  options.tokenizer = data.tokenizer;
+  options.sequence_length = data.sequence_length;
+  return options;
+}
+
+data::Split open_data(const config::Data& data) {
+  auto train = data::open(dataset_options(data, data.train));
+  if (!data.eval.empty()) return {train, data::open(dataset_options(data, data.eval))};
+  if (data.eval_fraction == 0) return {train, nullptr};
+  return data::split(train, data.eval_fraction);
+}
+
+optim::ScheduleOptions schedule_options(const config::Config& config) {
+  const config::Schedule& schedule = config.schedule;
+  return {schedule.type, schedule.warmup_steps,
+          schedule.total_steps > 0 ? schedule.total_steps : config.train.max_steps, schedule.min_lr_ratio};
+}
+
+// The run from the moment that everything is checked: model, engine, data and counters, and what moves them.
+class Run {
+ public:
+  Run(Context& context, const config::Loaded& loaded, const TrainOptions& options);
+
+  TrainResult train();
+
+ private:
+  void check();
+  void build();
+  void resume();
+  void refuse_newer_checkpoints() const;
+  void announce();
+  double step(StopRequest& stop);
+  void update(const parallel::StepSums& sums, double norm, double mean_scale, obs::StepMetrics& metrics);
+  void note_skip(const parallel::StepSums& sums);
+  double evaluate();
+  void save();
+  void say(const obs::StepMetrics& metrics);
+  bool due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
+
+  Context& context_;
+  config::Loaded loaded_;
+  config::Config& config_ = loaded_.config;
+  TrainOptions options_;
+  RunFolder folder_;
+  optim::AdamWOptions adamw_;
+  std::optional<optim::Schedule> schedule_;
+
+  data::Split data_;
+  std::optional<TokenBatches> train_batches_;
+  std::optional<TokenBatches> eval_batches_;
+  std::int64_t num_eval_batches_ = 0;
+  std::optional<parallel::DeferredModule> deferred_;
+  std::shared_ptr<model::LanguageModel> model_;
+  std::optional<parallel::Engine> engine_;
+  TrainingState state_;
+  std::optional<obs::MetricsWriter> metrics_;
+  ckpt::Saver saver_;
+
+  std::int64_t skips_in_a_row_ = 0;
+  double flops_per_token_ = 0;
+  double peak_flops_ = 0;          // of all ranks together
+  double last_save_seconds_ = 0;
+  fs::path last_checkpoint_;
+  std::int64_t last_saved_step_ = -1;
+  bool stop_agreed_ = false;
+  std::vector<double> recent_step_seconds_;
+};
+
+Run::Run(Context& context, const config::Loaded& loaded, const TrainOptions& options)
+    : context_(context), loaded_(loaded), options_(options), folder_(loaded.config.run) {
+  context_.world().agree("check the run", [this] { check(); });
+  build();
+  resume();
+}
+
+// Everything that can be refused, before anything is built or written. The same on every rank.
+void Run::check() {
+  const config::Optimizer& optimizer = config_.optimizer;
+  adamw_ = {optimizer.betas[0], optimizer.betas[1], optimizer.eps, optimizer.weight_decay, optimizer.decay_all};
+  schedule_.emplace(schedule_options(config_));
+  data_ = open_data(config_.data);
+  if (config_.model.vocab == 0) config_.model.vocab = data_.train->vocabulary_size();
+  if (config_.model.vocab < data_.train->vocabulary_size()) {
+    throw Error(ErrorKind::kConfig, fmt::format("model.vocab is {}, but the tokenizer has {} tokens", config_.model.vocab,
+                                                data_.train->vocabulary_size()),
+                "leave model.vocab out: it then is the tokenizer's");
+  }
+  config_.model = model::resolved(config_.model);
+  parallel::assign_micro_batches(parallel::strategy(config_.parallel.strategy).reduce_at,
+                                 config_.train.global_batch_size / config_.train.micro_batch_size,
+                                 context_.world().size(), context_.world().rank());
+  if (options_.resume.mode == Resume::Mode::kPath) options_.resume.path = ckpt::resolve(options_.resume.path);
+  if (!options_.dry_run && context_.world().is_root()) folder_.prepare(options_.resume);
+}
+
+void Run::build() {
+  const std::int64_t micro_batch_size = config_.train.micro_batch_size;
+  const data::SampleOrder order(data_.train->num_samples(), config_.run.seed, config_.data.shuffle);
+  train_batches_.emplace(data::Batches(data_.train, order, micro_batch_size));
+  if (data_.eval != nullptr) {
+    const std::uint64_t samples = data_.eval->num_samples();
+    const auto all = static_cast<std::int64_t>((samples + static_cast<std::uint64_t>(micro_batch_size) - 1) /
+                                               static_cast<std::uint64_t>(micro_batch_size));
+    num_eval_batches_ = config_.train.eval_batches == 0 ? all : std::min(all, config_.train.eval_batches);
+    eval_batches_.emplace(
+        data::Batches(data_.eval, data::SampleOrder(samples, 0, /*shuffle=*/false), micro_batch_size), samples);
+  }
+  state_.seed = config_.run.seed;
+  state_.sequence_length = config_.data.sequence_length;
+  state_.train_samples = static_cast<std::int64_t>(data_.train->num_samples());
+
+  deferred_.emplace(config_.run.seed, [this] {
+    model_ = model::make(config_.model);
+    return model_;
+  });
+  engine_.emplace(context_.session(), *model_, *deferred_,
+                  parallel::EngineOptions{config_.parallel.strategy, config_.parallel.units, compute_type(config_),
+                                          config_.train.global_batch_size / micro_batch_size});
+  flops_per_token_ = static_cast<double>(model::flops_per_token(config_.model, config_.data.sequence_length));
+}
+
+void Run::resume() {
+  if (options_.dry_run) return;
+  const auto load = [this](const ckpt::Reader& reader) {
+    const TrainingState stored = restore(*engine_, reader);
+    require_same_data(stored, state_);
+    state_ = stored;
+    last_checkpoint_ = reader.path();
+    last_saved_step_ = stored.step;
+  };
+  if (options_.resume.mode == Resume::Mode::kAuto) {
+    const auto warn = [this](const std::string& text) { context_.log().warn(text); };
+    const auto step = ckpt::load_newest(context_.world(), folder_.checkpoints(), load, warn);
+    if (step) context_.log().info(fmt::format("continuing from {}", last_checkpoint_.string()));
+  } else if (options_.resume.mode == Resume::Mode::kPath) {
+    context_.world().agree("load a checkpoint", [&] { load(ckpt::Reader(options_.resume.path)); });
+    context_.world().agree("check the run folder", [&] { refuse_newer_checkpoints(); });
+  }
+  engine_->refresh_work();
+}
+
+void Run::announce() {
+  obs::Log& log = context_.log();
+  const bool root = context_.world().is_root();
+  if (root) {
+    log.print(banner(context_, loaded_, *engine_, state_, data_.eval ? data_.eval->num_samples() : 0));
+    for (const std::string& warning : start_warnings(context_, config_, *engine_)) log.warn(warning);
+  }
+  if (options_.dry_run) return;
+  log.open(folder_.log(static_cast<int>(context_.world().rank().value)));
+  context_.world().agree("open the run folder", [&] {
+    if (!root) return;
+    std::ofstream file(folder_.config());
+    file << config::to_yaml(config_, loaded_.sources);
+    if (!file.flush()) throw_errno("write", folder_.config().string());
+    metrics_.emplace(folder_.root, state_.step, config_.log.tensorboard);
+  });
+  train_batches_->read(static_cast<std::uint64_t>(state_.samples), engine_->assignment().rounds[0][0]);
+  context_.world().barrier("ready");
+  log.info(fmt::format("ready {:.2f} s after the start: weights placed, first batch in memory", process_age()));
+  const double peak = measure_gemm_peak(compute_type(config_));
+  for (const double rank_peak : comm::all_gather_values(context_.world(), peak, "product peak")) {
+    peak_flops_ += rank_peak;
+  }
+}
+
+TrainResult Run::train() {
+  announce();
+  if (options_.dry_run) return {};
+  StopRequest stop(config_.stop.signals, context_.identity().deadline_unix, config_.stop.before_deadline);
+  TrainResult result;
+  const auto start = Clock::now();
+  while (state_.step < config_.train.max_steps && !stop_agreed_) {
+    result.loss = step(stop);
+    if (due(config_.checkpoint.every)) save();
+  }
+  if (last_saved_step_ != state_.step) save();
+  result.preempted = stop_agreed_ && state_.step < config_.train.max_steps;
+  if (result.preempted) {
+    context_.log().info(fmt::format("stopped at step {} by {}; continue with --resume auto", state_.step, stop.reason()));
+  }
+  result.step = state_.step;
+  result.tokens = state_.tokens;
+  result.seconds = seconds_since(start);
+  result.checkpoint = last_checkpoint_;
+  return result;
+}
+
+// One optimizer step, straight down: forward and backward, sums over ranks, update, publication, words.
+double Run::step(StopRequest& stop) {
+  const auto start = Clock::now();
+  const auto position = static_cast<std::uint64_t>(state_.samples);
+  // Losses are summed over targets; dividing by the size of a full micro-batch keeps gradients in range, and the mean
+  // over the true number of targets follows in the update.
+  const double nominal = static_cast<double>(config_.train.micro_batch_size * config_.data.sequence_length);
+
+  engine_->accumulate(Step(state_.step + 1), [&](std::int64_t m) {
+    at::manual_seed(mix(mix(config_.run.seed, static_cast<std::uint64_t>(state_.step)), static_cast<std::uint64_t>(m)));
+    const TokenBatch batch = train_batches_->read(position, m);
+    return parallel::MicroBatchLoss{model_->loss_sum(batch.inputs_BT, batch.targets_BT) / nominal,
+                                    batch.targets_BT.numel()};
+  });
+  const double passes_seconds = seconds_since(start);
+  const parallel::StepSums sums = engine_->sums({stop.requested(), memory::peak_resident()});
+  const double mean_scale = nominal / static_cast<double>(sums.num_targets);
+  const double norm = std::sqrt(sums.square_norm) * mean_scale;
+
+  obs::StepMetrics metrics;
+  update(sums, norm, mean_scale, metrics);
+  state_.step += 1;
+  state_.samples += config_.train.global_batch_size;
+  state_.tokens += sums.num_targets;
+  stop_agreed_ = sums.stop;
+
+  metrics.step = state_.step;
+  metrics.loss = sums.loss * mean_scale;
+  metrics.grad_norm = norm;
+  metrics.tokens = state_.tokens;
+  metrics.samples = state_.samples;
+  metrics.skipped = state_.skipped;
+  metrics.rss_mib_max = static_cast<double>(sums.peak_resident.value) / (1 << 20);
+  metrics.data_s = train_batches_->take_seconds();
+  metrics.comm_s = engine_->take_comm_seconds();
+  metrics.compute_s = std::max(0.0, passes_seconds - *metrics.data_s - *metrics.comm_s);
+  metrics.step_s = seconds_since(start);
+  metrics.tokens_per_s = static_cast<double>(sums.num_targets) / *metrics.step_s;
+  metrics.mfu = *metrics.tokens_per_s * flops_per_token_ / peak_flops_;
+  if (last_save_seconds_ > 0) metrics.ckpt_s = std::exchange(last_save_seconds_, 0.0);
+  if (eval_batches_ && due(config_.train.eval_every)) metrics.eval_loss = evaluate();
+  say(metrics);
+  return *metrics.loss;
+}
+
+void Run::update(const parallel::StepSums& sums, double norm, double mean_scale, obs::StepMetrics& metrics) {
+  const auto start = Clock::now();
+  // The rate of the k-th update (from 0) is the schedule's value at k, as in torch: a skipped step does not tick.
+  metrics.lr = config_.optimizer.lr * schedule_->factor(state_.updates());
+  if (sums.non_finite.empty()) {
+    const double clip = optim::clip_coefficient(norm, config_.optimizer.clip_norm);
+    optim::adamw(*engine_, adamw_, *metrics.lr, state_.updates() + 1, mean_scale * clip);
+    skips_in_a_row_ = 0;
+  } else {
+    note_skip(sums);
+  }
+  engine_->publish();
+  metrics.optim_s = seconds_since(start);
+}
+
+void Run::note_skip(const parallel::StepSums& sums) {
+  state_.skipped += 1;
+  skips_in_a_row_ += 1;
+  context_.log().warn(fmt::format("step {}: no update, the gradient of {} is not finite", state_.step + 1,
+                                  sums.non_finite));
+  if (skips_in_a_row_ < kMaxSkipsInARow) return;
+  Error error(ErrorKind::kConfig,
+              fmt::format("gradients were not finite for {} steps in a row, first in {}", skips_in_a_row_,
+                          sums.non_finite),
+              "lower optimizer.lr, or look at the data; earlier checkpoints are untouched");
+  error.step = state_.step + 1;
+  error.everywhere = true;
+  throw error;
+}
+
+// Ranks take micro-batches in turn, all equally many, so that strategies that gather weights stay in step.
+double Run::evaluate() {
+  struct Sum {
+    double loss;
+    std::int64_t targets;
+  };
+  comm::Communicator& world = context_.world();
+  const std::int64_t ranks = world.size();
+  std::vector<Sum> mine;
+  engine_->evaluate([&] {
+    for (std::int64_t first = 0; first < num_eval_batches_; first += ranks) {
+      const std::int64_t m = first + world.rank().value;
+      const TokenBatch batch = eval_batches_->read(0, std::min(m, num_eval_batches_ - 1));
+      const double loss = model_->loss_sum(batch.inputs_BT, batch.targets_BT).item<double>();
+      const auto targets = (batch.targets_BT != model::kIgnoredTarget).sum().item<std::int64_t>();
+      if (m < num_eval_batches_) mine.push_back({loss, targets});
+    }
+  });
+  const auto all = world.all_gather(std::as_bytes(std::span(mine)), "evaluation losses");
+  Sum total{0, 0};
+  for (std::int64_t m = 0; m < num_eval_batches_; ++m) {
+    const auto& theirs = all[static_cast<std::size_t>(m % ranks)];
+    const auto* sums = reinterpret_cast<const Sum*>(theirs.data());
+    total.loss += sums[m / ranks].loss;
+    total.targets += sums[m / ranks].targets;
+  }
+  return total.loss / static_cast<double>(total.targets);
+}
+
+void Run::save() {
+  const auto start = Clock::now();
+  context_.session().node().set_place("save", state_.step);
+  const ckpt::SaveOptions options{folder_.checkpoints(), Step(state_.step), static_cast<int>(config_.checkpoint.keep)};
+  const ckpt::SaveResult saved =
+      saver_.save(context_.world(), snapshot(*engine_, state_, config::to_yaml(config_, loaded_.sources)), options);
+  last_save_seconds_ = seconds_since(start);
+  last_checkpoint_ = saved.path;
+  last_saved_step_ = state_.step;
+  for (const std::string& note : saved.notes) context_.log().info(note);
+  context_.log().info(fmt::format("saved {} ({}, {:.2f} s)", saved.path.string(), human(saved.bytes), last_save_seconds_));
+}
+
+void Run::say(const obs::StepMetrics& metrics) {
+  context_.world().agree("write metrics", [&] {
+    if (metrics_) metrics_->write(metrics);
+  });
+  recent_step_seconds_.push_back(*metrics.step_s);
+  const bool last = state_.step == config_.train.max_steps;
+  if (!last && !due(config_.log.every) && !metrics.eval_loss) return;
+  double recent = 0;
+  for (const double seconds : recent_step_seconds_) recent += seconds;
+  const double left = recent / static_cast<double>(recent_step_seconds_.size()) *
+                      static_cast<double>(config_.train.max_steps - state_.step);
+  context_.log().info(obs::progress_line(metrics, config_.train.max_steps, left));
+  recent_step_seconds_.clear();
+}
+
+// Going on from an old checkpoint beside newer ones would leave two histories in one folder.
+void Run::refuse_newer_checkpoints() const {
+  for (const fs::path& path : ckpt::list(folder_.checkpoints())) {
+    if (path.filename().string() <= options_.resume.path.filename().string()) return;
+    throw Error(ErrorKind::kConfig,
+                fmt::format("{} holds {}, newer than {}", folder_.checkpoints().string(), path.filename().string(),
+                            options_.resume.path.string()),
+                "move the newer ones away, or choose another run.name for what follows");
+  }
+}
+
+}  // namespace
+
+TrainResult train(Context& context, const config::Loaded& loaded, const TrainOptions& options) {
+  context.session().set_timeout(std::chrono::duration<double>(loaded.config.run.timeout));
+  at::set_num_threads(static_cast<int>(loaded.config.run.threads));
+  Run run(context, loaded, options);
+  return run.train();
+}
+
+}  // namespace trireme::train
