@@ -126,7 +126,7 @@ void Draft::write_manifest(const std::string& text) const {
 // At every moment either the old or the new checkpoint stands under the final name, or, on file
 // systems that cannot exchange, the old one under a name that recover() knows.
 void Draft::replace() {
-  if (io_.exchange("commit", path_, final_path_)) {
+  if (io_.exchange("exchange", path_, final_path_)) {
     committed_ = true;
     io_.sync_folder("fsync-parent", folder_);
     try_to_discard(io_, path_);

@@ -147,11 +147,15 @@ void Io::rename(std::string_view call, const std::filesystem::path& from,
 
 bool Io::exchange(std::string_view call, const std::filesystem::path& a,
                   const std::filesystem::path& b) const {
-  return around(call, a, [&] {
-    if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
-    if (unsupported(errno)) return false;
-    throw_errno(fmt::format("exchange {} with", a.string()), b.string());
-  });
+  errno = ask(call, false);
+  const bool done =
+      errno == 0 && ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
+  if (done) {
+    after(call);
+    return true;
+  }
+  if (unsupported(errno)) return false;
+  throw_errno(fmt::format("exchange {} with", a.string()), b.string());
 }
 
 FileDescriptor open_to_read(const std::filesystem::path& path) {

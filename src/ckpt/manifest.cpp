@@ -136,8 +136,9 @@ void take_text(const Json& json, const Fields& fields, Manifest& manifest) {
   TextPlace text{fields.text(json, "name"), fields.size(json, "offset"),
                  fields.size(json, "bytes")};
   const std::uint64_t head = manifest.layout.head_bytes;
-  fields.require(text.offset <= head && text.bytes <= head - text.offset,
-                 fmt::format("the text {} does not lie within the head", text.name));
+  fields.require(
+      fields.number(json, "file") == 0 && text.offset <= head && text.bytes <= head - text.offset,
+      fmt::format("the text {} does not lie within the head", text.name));
   manifest.layout.texts.push_back(std::move(text));
   // Texts do not overlap, so that all of them together take no more memory than the file has bytes.
   std::uint64_t all = 0;

@@ -87,6 +87,12 @@ class Share {
       extents.push_back({range.tensor, range.begin, range.count, range.bytes.data()});
     return extents;
   }
+  bool holds(const std::vector<TensorSpec>& specs, std::uint64_t save) const {
+    return std::all_of(ranges_.begin(), ranges_.end(), [&](const Range& range) {
+      return range.bytes ==
+             values(specs[range.tensor], range.tensor, range.begin, range.count, save);
+    });
+  }
   void expect_values(const std::vector<TensorSpec>& specs, std::uint64_t save) const {
     for (const Range& range : ranges_) {
       EXPECT_EQ(range.bytes,

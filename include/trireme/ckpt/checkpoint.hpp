@@ -58,7 +58,8 @@ struct SaveOptions {
 
 // Tests only. Called before (`done` false) and after each system call of a save with its name:
 // "make-folder", "create", "allocate", "open", "write", "fsync", "write-manifest",
-// "fsync-manifest", "rename-manifest", "fsync-folder", "commit", "fsync-parent", "discard". Returns
+// "fsync-manifest", "rename-manifest", "fsync-folder", "commit" or "exchange", "set-aside",
+// "fsync-parent", "discard". Returns
 // 0 to go on, an errno that the call shall fail with, or kShortWrite to write less than asked. It
 // may be called from the saver's own thread.
 using FaultHook = std::function<int(std::string_view call, bool done)>;
