@@ -7,6 +7,18 @@ namespace trireme::kernels {
 namespace {
 
 constexpr std::int64_t kLanes = 32;
+constexpr std::int64_t kCacheLine = 64 / sizeof(float);
+
+// Asks for the lines two pages ahead: with the conversion to double between, the processor's own
+// prefetcher leaves a third of the memory's bandwidth unused. By integers, since the address may
+// lie behind the end of the range.
+void prefetch_lanes(const float* in) {
+  constexpr std::uintptr_t kAhead = 8192;
+  for (std::int64_t j = 0; j < kLanes; j += kCacheLine) {
+    __builtin_prefetch(
+        reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(in + j) + kAhead));
+  }
+}
 
 // The square of a float is exact in double, so nothing overflows or underflows and only additions
 // round. The lanes fix the order of additions for every vector width.
@@ -14,6 +26,7 @@ double square_sum(const float* in, std::int64_t size) {
   double lane[kLanes] = {};
   std::int64_t i = 0;
   for (; i + kLanes <= size; i += kLanes) {
+    prefetch_lanes(in + i);
     for (std::int64_t j = 0; j < kLanes; ++j) {
       const double value = in[i + j];
       lane[j] += value * value;
