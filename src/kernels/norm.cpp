@@ -10,7 +10,7 @@ constexpr std::int64_t kLanes = 32;
 constexpr std::int64_t kCacheLine = 64 / sizeof(float);
 
 // Asks for the lines two pages ahead: with the conversion to double between, the processor's own
-// prefetcher leaves a third of the memory's bandwidth unused. By integers, since the address may
+// prefetcher leaves some bandwidth unused. By integers, since the address may
 // lie behind the end of the range.
 void prefetch_lanes(const float* in) {
   constexpr std::uintptr_t kAhead = 8192;
