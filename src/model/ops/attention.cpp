@@ -58,19 +58,18 @@ void multiply(const Product& p, const T* left, const T* right, float* out) {
 // Makes `rows` x `columns` a right operand; an odd last row is paired with zeros.
 template <class T>
 void pack_right(const T* in, std::int64_t stride, std::int64_t rows, std::int64_t columns, T* out) {
-  if (!in_pairs<T>()) {
-    for (std::int64_t r = 0; r < rows; ++r) std::copy_n(in + r * stride, columns, out + r * columns);
-    if (rows % 2) std::fill_n(out + rows * columns, columns, T(0.0F));
-    return;
-  }
-  for (std::int64_t r = 0; r < rows; r += 2) {
-    const T *upper = in + r * stride, *lower = upper + stride;
-    T* to = out + r * columns;
-    for (std::int64_t c = 0; c < columns; ++c) {
-      to[2 * c] = upper[c];
-      to[2 * c + 1] = r + 1 < rows ? lower[c] : T(0.0F);
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    if (in_pairs<T>()) {
+      for (std::int64_t r = 0; r + 1 < rows; r += 2) interleave(in + r * stride, in + (r + 1) * stride, columns, out + r * columns);
+      if (rows % 2) {
+        const std::vector<T> zeros(static_cast<std::size_t>(columns), T(0.0F));
+        interleave(in + (rows - 1) * stride, zeros.data(), columns, out + (rows - 1) * columns);
+      }
+      return;
     }
   }
+  for (std::int64_t r = 0; r < rows; ++r) std::copy_n(in + r * stride, columns, out + r * columns);
+  if (rows % 2) std::fill_n(out + rows * columns, columns, T(0.0F));
 }
 
 // Makes the transpose of `rows` x `columns` a right operand with `width` columns, those beyond `rows` zero.
@@ -200,29 +199,46 @@ QueryStats query_stats(const Sizes& z, std::int64_t head, std::int64_t first, st
   return stats;
 }
 
-// Makes p and ds = p (dp - out.dout) of keys k and k + 1 from their scores, as left operands and (ds) as a right one.
+// The parts of two keys' rows that a lane group holds, and how they are stored.
+struct KeyPair {
+  Floats p[2], ds[2];
+};
+
+inline void store_pair(BackwardScratch<float>& s, std::int64_t at, std::int64_t, const KeyPair& pair) {
+  for (std::int64_t row = 0; row < 2; ++row) {
+    lanes::store(s.p_KQ.data() + at + row * kBlock, pair.p[row]);
+    lanes::store(s.ds_KQ.data() + at + row * kBlock, pair.ds[row]);
+  }
+}
+
+inline void store_pair(BackwardScratch<BFloat16>& s, std::int64_t at, std::int64_t at_pairs, const KeyPair& pair) {
+  for (std::int64_t row = 0; row < 2; ++row) lanes::store(s.p_KQ.data() + at + row * kBlock, pair.p[row]);
+  const auto upper = lanes::to_bf16(pair.ds[0]), lower = lanes::to_bf16(pair.ds[1]);
+  std::memcpy(s.ds_KQ.data() + at, &upper, sizeof upper);
+  std::memcpy(s.ds_KQ.data() + at + kBlock, &lower, sizeof lower);
+  if (!in_pairs<BFloat16>()) return;
+  const auto pairs = lanes::paired(upper, lower);
+  std::memcpy(s.ds_pairs_KQ.data() + at_pairs, &pairs, sizeof pairs);
+}
+
+// Makes p and ds = p (dp - out.dout) of keys `key` and `key` + 1 from their scores, as left operands and (ds) as a right
+// one. A key later than a lane's query gives zeros, and so does the one that pads an odd number of keys.
 template <class T>
-void backward_rows(BackwardScratch<T>& s, const QueryStats& stats, std::int64_t key, std::int64_t first,
-                   std::int64_t num_rows, float scale) {
+void backward_rows(BackwardScratch<T>& s, const QueryStats& stats, std::int64_t key, std::int64_t first, float scale) {
   constexpr Floats kLane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   for (std::int64_t i = 0; i < kBlock; i += kLanes) {
     const auto log_sum = lanes::load(stats.log_sum + i), along = lanes::load(stats.out_dot_dout + i);
     const auto query = kLane + static_cast<float>(first + i);
-    Floats ds[2] = {};
-    for (std::int64_t row = 0; row < num_rows; ++row) {
-      const auto at = (key + row) * kBlock + i;
-      auto p = lanes::exp(lanes::load(s.scores_KQ.data() + at) * scale - log_sum);
-      p = query < static_cast<float>(key + row) ? Floats{} : p;
-      ds[row] = p * (lanes::load(s.dp_KQ.data() + at) - along);
-      lanes::store(s.p_KQ.data() + at, p);
-      lanes::store(s.ds_KQ.data() + at, ds[row]);
+    const auto at = key * kBlock + i;
+    KeyPair pair;
+    for (std::int64_t row = 0; row < 2; ++row) {
+      const auto visible = query >= static_cast<float>(key + row);
+      const auto p = lanes::exp(lanes::load(s.scores_KQ.data() + at + row * kBlock) * scale - log_sum);
+      const auto ds = p * (lanes::load(s.dp_KQ.data() + at + row * kBlock) - along);
+      pair.p[row] = visible ? p : Floats{};
+      pair.ds[row] = visible ? ds : Floats{};
     }
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      if (in_pairs<T>()) {
-        const lanes::Words pairs = lanes::rounded_to_bf16(ds[0]) | lanes::rounded_to_bf16(ds[1]) << 16;
-        std::memcpy(s.ds_pairs_KQ.data() + key * kBlock + 2 * i, &pairs, sizeof pairs);
-      }
-    }
+    store_pair(s, at, key * kBlock + 2 * i, pair);
   }
 }
 
@@ -243,9 +259,8 @@ void backward_block(const Group<T>& g, std::int64_t head, std::int64_t first, Ba
 
   const auto stats = query_stats(z, head, first, queries, a);
   for (std::int64_t key = 0; key < keys; key += 2)
-    backward_rows(s, stats, key, first, std::min<std::int64_t>(2, keys - key), z.scale());
+    backward_rows(s, stats, key, first, z.scale());
   const T* ds_right = in_pairs<T>() ? s.ds_pairs_KQ.data() : s.ds_KQ.data();
-  if (!in_pairs<T>() && even_keys > keys) std::fill_n(s.ds_KQ.data() + keys * kBlock, kBlock, T(0.0F));
 
   multiply({keys, z.D, even_queries, kBlock, true}, s.p_KQ.data(), s.dout_QD.data(), s.dv_TD.data());
   multiply({keys, z.D, even_queries, kBlock, true}, s.ds_KQ.data(), s.q_QD.data(), s.dk_TD.data());

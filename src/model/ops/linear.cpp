@@ -14,25 +14,44 @@ namespace {
 
 Tensor rows_of(const Tensor& x) { return x.contiguous().view({-1, x.size(-1)}); }
 
-// Returns left' right. Columns are taken a slice at a time, which bounds the transposed copy for wide heads.
+// Columns begin, begin + 1, ... of a matrix as the rows of a new one.
+Tensor transposed(const Tensor& in_MR, std::int64_t begin, std::int64_t width) {
+  const auto M = in_MR.size(0), R = in_MR.size(1);
+  auto out_RM = at::empty({width, M}, in_MR.options());
+  const auto* in = in_MR.const_data_ptr<BFloat16>() + begin;
+  auto* out = out_RM.mutable_data_ptr<BFloat16>();
+  constexpr std::int64_t kTile = 16;
+  at::parallel_for(0, (width + kTile - 1) / kTile, 4, [&](std::int64_t first, std::int64_t end) {
+    transpose(in + first * kTile, R, out + first * kTile * M, M, M, std::min(end * kTile, width) - first * kTile);
+  });
+  return out_RM;
+}
+
+// Returns left' right, by way of whichever transpositions move less: that of `left`, or those of `right` and of the
+// product. Columns of a wide head are taken a slice at a time, which bounds the copy.
 Tensor product_of_transposed(const Tensor& left_MR, const Tensor& right_MN) {
   if (left_MR.scalar_type() != at::kBFloat16) return at::mm(left_MR.t(), right_MN);
   constexpr std::int64_t kSlice = 4096;
-  const auto M = left_MR.size(0), R = left_MR.size(1);
-  auto product_RN = at::empty({R, right_MN.size(1)}, right_MN.options());
+  const auto M = left_MR.size(0), R = left_MR.size(1), N = right_MN.size(1);
+  if (R * M > N * M + R * N) return transposed(at::mm(transposed(right_MN, 0, N), left_MR), 0, R);
+  if (R <= kSlice) return at::mm(transposed(left_MR, 0, R), right_MN);
+  auto product_RN = at::empty({R, N}, right_MN.options());
   for (std::int64_t begin = 0; begin < R; begin += kSlice) {
     const auto width = std::min(kSlice, R - begin);
-    auto left_RM = at::empty({width, M}, left_MR.options());
-    const auto* in = left_MR.const_data_ptr<BFloat16>() + begin;
-    auto* out = left_RM.mutable_data_ptr<BFloat16>();
-    at::parallel_for(0, (width + 15) / 16, 4, [&](std::int64_t first, std::int64_t end) {
-      const auto columns = std::min(end * 16, width) - first * 16;
-      transpose(in + first * 16, R, out + first * 16 * M, M, M, columns);
-    });
     auto slice_RN = product_RN.narrow(0, begin, width);
-    at::mm_out(slice_RN, left_RM, right_MN);
+    at::mm_out(slice_RN, transposed(left_MR, begin, width), right_MN);
   }
   return product_RN;
+}
+
+// Returns x W + bias; the product is added to rows that already hold the bias.
+Tensor product_plus_bias(const Tensor& x_MK, const Tensor& weight_KN, const Tensor& bias_N) {
+  const auto M = x_MK.size(0), N = weight_KN.size(1);
+  auto y_MN = at::empty({M, N}, x_MK.options());
+  const auto bytes = bias_N.nbytes();
+  auto* rows = static_cast<std::byte*>(y_MN.mutable_data_ptr());
+  for (std::int64_t row = 0; row < M; ++row) std::memcpy(rows + static_cast<std::size_t>(row) * bytes, bias_N.const_data_ptr(), bytes);
+  return at::addmm_out(y_MN, y_MN, x_MK, weight_KN);
 }
 
 Tensor column_sums(const Tensor& y_MN) {
@@ -64,7 +83,7 @@ Tensor linear_host(const Tensor& x, const Tensor& weight, const MaybeTensor& bia
   const auto x_MK = rows_of(x);
   auto sizes = x.sizes().vec();
   sizes.back() = weight_in_out.size(1);
-  return (bias ? at::addmm(*bias, x_MK, weight_in_out) : at::mm(x_MK, weight_in_out)).view(sizes);
+  return (bias ? product_plus_bias(x_MK, weight_in_out, bias->contiguous()) : at::mm(x_MK, weight_in_out)).view(sizes);
 }
 
 std::tuple<Tensor, Tensor, Tensor> linear_backward_host(const Tensor& dy, const Tensor& x, const Tensor& weight,

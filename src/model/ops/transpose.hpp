@@ -1,6 +1,8 @@
 // Transpositions through registers, for operands that matrix products read the other way round.
 #pragma once
 
+#include <algorithm>
+
 #include "lanes.hpp"
 
 namespace trireme::model {
@@ -33,12 +35,9 @@ inline void transpose(const c10::BFloat16* in, std::int64_t in_stride, c10::BFlo
     for (std::int64_t r = 0; r < rows; r += kRows) {
       if (r + kRows <= rows && c + kLanes <= columns) {
         lanes::Words tile[kLanes];
-        for (std::int64_t i = 0; i < kLanes; ++i) {
-          lanes::Halves upper, lower;
-          std::memcpy(&upper, in + (r + 2 * i) * in_stride + c, sizeof upper);
-          std::memcpy(&lower, in + (r + 2 * i + 1) * in_stride + c, sizeof lower);
-          tile[i] = __builtin_convertvector(upper, lanes::Words) | __builtin_convertvector(lower, lanes::Words) << 16;
-        }
+        const auto* from = in + r * in_stride + c;
+        for (std::int64_t i = 0; i < kLanes; ++i)
+          tile[i] = lanes::paired(lanes::load_halves(from + 2 * i * in_stride), lanes::load_halves(from + (2 * i + 1) * in_stride));
         lanes::transpose(tile);
         for (std::int64_t i = 0; i < kLanes; ++i) std::memcpy(out + (c + i) * out_stride + r, &tile[i], sizeof tile[i]);
       } else {
@@ -46,6 +45,20 @@ inline void transpose(const c10::BFloat16* in, std::int64_t in_stride, c10::BFlo
           for (auto i = r; i < std::min(rows, r + kRows); ++i) out[j * out_stride + i] = in[i * in_stride + j];
       }
     }
+  }
+}
+
+// out[2 c] = upper[c], out[2 c + 1] = lower[c].
+inline void interleave(const c10::BFloat16* upper, const c10::BFloat16* lower, std::int64_t columns,
+                       c10::BFloat16* out) {
+  std::int64_t c = 0;
+  for (; c + lanes::kLanes <= columns; c += lanes::kLanes) {
+    const auto pairs = lanes::paired(lanes::load_halves(upper + c), lanes::load_halves(lower + c));
+    std::memcpy(out + 2 * c, &pairs, sizeof pairs);
+  }
+  for (; c < columns; ++c) {
+    out[2 * c] = upper[c];
+    out[2 * c + 1] = lower[c];
   }
 }
 
