@@ -81,10 +81,12 @@ std::optional<Step> load_newest(comm::Communicator& comm, const fs::path& folder
     }
   }
   if (steps.empty()) return std::nullopt;
-  throw Error(ErrorKind::kCorrupt,
-              fmt::format("none of the {} checkpoints in {} is usable; {}", steps.size(),
-                          folder.string(), last),
-              "move the folder aside to start anew, or copy a good checkpoint into it");
+  Error none(ErrorKind::kCorrupt,
+             fmt::format("none of the {} checkpoints in {} is usable; {}", steps.size(),
+                         folder.string(), last),
+             "move the folder aside to start anew, or copy a good checkpoint into it");
+  none.everywhere = true;
+  throw none;
 }
 
 }  // namespace trireme::ckpt

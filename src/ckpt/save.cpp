@@ -127,8 +127,10 @@ class Save {
     const auto all = comm::all_gather_values(comm_, mine, "checkpoint begin");
     const auto other =
         std::find_if(all.begin(), all.end(), [&](std::uint32_t one) { return one != all[0]; });
-    ensure(other == all.end(),
-           fmt::format("ranks 0 and {} list the same tensors and step", other - all.begin()));
+    comm_.agree("checkpoint begin", [&] {
+      ensure(other == all.end(),
+             fmt::format("ranks 0 and {} list the same tensors and step", other - all.begin()));
+    });
   }
 
   void create() {
