@@ -8,7 +8,7 @@
 
 #include <cerrno>
 #include <csignal>
-#include <cstring>
+#include <algorithm>
 
 #include "node_group_impl.hpp"
 #include "pause.hpp"
@@ -18,37 +18,41 @@ namespace trireme::comm {
 
 namespace {
 
-std::span<std::byte> map_window(MPI_Comm comm, std::size_t mine, MPI_Win* window) {
+constexpr std::size_t kPage = 4096;
+
+// MPI promises no alignment. Mappings begin on pages in every process, so rounding up gives all of them the same byte.
+std::byte* page_up(void* base) {
+  const auto address = reinterpret_cast<std::uintptr_t>(base);
+  return reinterpret_cast<std::byte*>((address + kPage - 1) / kPage * kPage);
+}
+
+void allocate_window(MPI_Comm comm, std::size_t bytes, MPI_Win* window) {
   MPI_Info info = MPI_INFO_NULL;
   check(MPI_Info_create(&info), "MPI_Info_create");
   // Segments on pages of their own: first touch then places them near their owner.
   check(MPI_Info_set(info, "alloc_shared_noncontig", "true"), "MPI_Info_set");
   void* base = nullptr;
-  const int code = MPI_Win_allocate_shared(static_cast<MPI_Aint>(mine), 1, info, comm, &base, window);
+  const int code = MPI_Win_allocate_shared(static_cast<MPI_Aint>(bytes), 1, info, comm, &base, window);
   MPI_Info_free(&info);
   check(code, "MPI_Win_allocate_shared");
-  return {static_cast<std::byte*>(base), mine};
 }
 
 // Makes and zeroes this rank's segment and finds those of the others. Blocking MPI: it happens at the start, where the
 // launcher itself watches for dead ranks.
-std::unique_ptr<SharedSegments::Impl> make_segments(MPI_Comm comm, int size, std::size_t mine,
-                                                    std::string_view label) {
+std::unique_ptr<SharedSegments::Impl> make_segments(MPI_Comm comm, int rank, int size, std::size_t mine) {
   auto impl = std::make_unique<SharedSegments::Impl>();
-  const auto memory = map_window(comm, mine, &impl->window);
-  if (mine > 0) std::memset(memory.data(), 0, memory.size());
-  impl->segments.resize(static_cast<std::size_t>(size));
+  allocate_window(comm, mine == 0 ? 0 : mine + kPage, &impl->window);
   for (int local = 0; local < size; ++local) {
     MPI_Aint bytes = 0;
     int unit = 1;
     void* base = nullptr;
     check(MPI_Win_shared_query(impl->window, local, &bytes, &unit, &base), "MPI_Win_shared_query");
-    impl->segments[static_cast<std::size_t>(local)] = {static_cast<std::byte*>(base),
-                                                       static_cast<std::size_t>(bytes)};
+    const auto usable = bytes == 0 ? 0 : static_cast<std::size_t>(bytes) - kPage;
+    impl->segments.emplace_back(usable == 0 ? nullptr : page_up(base), usable);
   }
+  const auto own = impl->segments[static_cast<std::size_t>(rank)];
+  std::fill(own.begin(), own.end(), std::byte{0});
   check(MPI_Barrier(comm), "MPI_Barrier");
-  ensure(mine == 0 || reinterpret_cast<std::uintptr_t>(memory.data()) % 64 == 0,
-         fmt::format("shared segment '{}' is aligned to 64 bytes", label));
   return impl;
 }
 
@@ -82,8 +86,8 @@ Rank NodeGroup::world_rank(int local) const {
   return Rank(impl_->world_ranks[static_cast<std::size_t>(local)]);
 }
 
-SharedSegments NodeGroup::allocate(std::size_t mine, std::string_view label) {
-  return SharedSegments(make_segments(impl_->comm.get(), impl_->size, mine, label));
+SharedSegments NodeGroup::allocate(std::size_t mine) {
+  return SharedSegments(make_segments(impl_->comm.get(), impl_->rank, impl_->size, mine));
 }
 
 void NodeGroup::barrier(std::string_view what) {
@@ -175,7 +179,7 @@ std::unique_ptr<NodeGroup::Impl> make_node_group(CommHandle comm, std::vector<in
   impl->timeout = timeout;
 
   impl->status_memory = std::make_unique<SharedSegments>(
-      make_segments(impl->comm.get(), impl->size, sizeof(RankStatus), "status"));
+      make_segments(impl->comm.get(), impl->rank, impl->size, sizeof(RankStatus)));
   impl->status(impl->rank).pid.store(getpid(), std::memory_order_release);
   check(MPI_Barrier(impl->comm.get()), "MPI_Barrier");
   for (int local = 0; local < impl->size; ++local) {

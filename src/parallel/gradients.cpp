@@ -82,8 +82,8 @@ Gradients::Gradients(comm::Session& session, const Layout& layout, const Strateg
   const std::int64_t window =
       at_step ? full : layout.largest_unit() * static_cast<std::int64_t>(kUnitBuffers);
   window_ = std::make_unique<comm::SharedSegments>(
-      session.node().allocate(static_cast<std::size_t>(bytes_for(window)), "gradients"));
-  control_ = std::make_unique<comm::SharedSegments>(session.node().allocate(sizeof(Control), "gradient flags"));
+      session.node().allocate(static_cast<std::size_t>(bytes_for(window))));
+  control_ = std::make_unique<comm::SharedSegments>(session.node().allocate(sizeof(Control)));
 
   if (at_step) {
     const std::int64_t items = static_cast<std::int64_t>(std::max<std::size_t>(1, assignment.rounds[0].size()));

@@ -75,7 +75,7 @@ Weights::Weights(comm::Session& session, const Layout& layout, const Strategy& s
   }
   const bool holds = session.node().local_rank() == 0;
   window_ = std::make_unique<comm::SharedSegments>(session.node().allocate(
-      holds ? static_cast<std::size_t>(elements) * element_size() : 0, "weights"));
+      holds ? static_cast<std::size_t>(elements) * element_size() : 0 ));
 }
 
 Weights::~Weights() = default;

@@ -47,7 +47,7 @@ class NodeGroup {
   Rank world_rank(int local) const;
 
   // @collective on the node. Every rank contributes `mine` bytes (0 is allowed).
-  SharedSegments allocate(std::size_t mine, std::string_view label);
+  SharedSegments allocate(std::size_t mine);
 
   // @collective on the node. Two flags in memory; nothing is sent.
   void barrier(std::string_view what);
