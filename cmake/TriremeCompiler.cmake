@@ -5,9 +5,6 @@ set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
-# The binary starts without LD_LIBRARY_PATH, installed too. Our own libraries are static, so no path is added for them:
-# it would make CMake pad the build's path with an empty entry, which means the working folder.
-set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
 
 if(NOT CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
   message(WARNING "Trireme is tested with GCC and Clang; ${CMAKE_CXX_COMPILER_ID} may need other flags")

@@ -4,6 +4,13 @@
 include_guard(GLOBAL)
 include(CMakePackageConfigHelpers)
 
+# The command starts without LD_LIBRARY_PATH, from the build folder and installed. CMake keeps the paths of the libraries
+# that it links, save those below the checkout, where .deps is. One path for both, because CMake ends the path of a build
+# that is to be rewritten with an empty entry, which the loader reads as the working folder.
+set(CMAKE_INSTALL_RPATH_USE_LINK_PATH ON)
+set(CMAKE_INSTALL_RPATH "${TRIREME_LIBTORCH_FOUND}/lib")
+set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+
 function(trireme_install)
   set(package "${CMAKE_INSTALL_LIBDIR}/cmake/trireme")
   set(targets trireme_all)
