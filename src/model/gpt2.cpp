@@ -10,16 +10,21 @@ using ops::Layout;
 
 Gpt2Block::Gpt2Block(const config::Model& shape) : heads(shape.heads) {
   const auto width = shape.hidden;
-  // Every block adds twice to the residual stream; the scale keeps its variance independent of depth.
+  // Every block adds twice to the residual stream; the scale keeps its variance independent of
+  // depth.
   const double residual_std = shape.init_std / std::sqrt(2.0 * static_cast<double>(shape.layers));
   ln_1 = register_module("ln_1", std::make_shared<LayerNorm>(width, shape.norm_eps));
   auto attn = register_module("attn", std::make_shared<torch::nn::Module>());
-  attn_in = attn->register_module("c_attn", std::make_shared<Linear>(width, 3 * width, true, Layout::kInOut, shape.init_std));
-  attn_out = attn->register_module("c_proj", std::make_shared<Linear>(width, width, true, Layout::kInOut, residual_std));
+  attn_in = attn->register_module(
+      "c_attn", std::make_shared<Linear>(width, 3 * width, true, Layout::kInOut, shape.init_std));
+  attn_out = attn->register_module(
+      "c_proj", std::make_shared<Linear>(width, width, true, Layout::kInOut, residual_std));
   ln_2 = register_module("ln_2", std::make_shared<LayerNorm>(width, shape.norm_eps));
   auto mlp = register_module("mlp", std::make_shared<torch::nn::Module>());
-  mlp_in = mlp->register_module("c_fc", std::make_shared<Linear>(width, shape.intermediate, true, Layout::kInOut, shape.init_std));
-  mlp_out = mlp->register_module("c_proj", std::make_shared<Linear>(shape.intermediate, width, true, Layout::kInOut, residual_std));
+  mlp_in = mlp->register_module("c_fc", std::make_shared<Linear>(width, shape.intermediate, true,
+                                                                 Layout::kInOut, shape.init_std));
+  mlp_out = mlp->register_module("c_proj", std::make_shared<Linear>(shape.intermediate, width, true,
+                                                                    Layout::kInOut, residual_std));
 }
 
 Residual Gpt2Block::forward(Residual residual) {
@@ -32,15 +37,18 @@ Residual Gpt2Block::forward(Residual residual) {
 
 Gpt2::Gpt2(const config::Model& shape) {
   auto transformer = register_module("transformer", std::make_shared<torch::nn::Module>());
-  wte_ = transformer->register_module("wte", std::make_shared<Table>(shape.vocab, shape.hidden, shape.init_std));
-  wpe_ = transformer->register_module("wpe", std::make_shared<Table>(shape.context, shape.hidden, shape.init_std));
+  wte_ = transformer->register_module(
+      "wte", std::make_shared<Table>(shape.vocab, shape.hidden, shape.init_std));
+  wpe_ = transformer->register_module(
+      "wpe", std::make_shared<Table>(shape.context, shape.hidden, shape.init_std));
   torch::nn::ModuleList list;
   for (std::int64_t i = 0; i < shape.layers; ++i) {
     blocks_.push_back(std::make_shared<Gpt2Block>(shape));
     list->push_back(blocks_.back());
   }
   transformer->register_module("h", list);
-  ln_f_ = transformer->register_module("ln_f", std::make_shared<LayerNorm>(shape.hidden, shape.norm_eps));
+  ln_f_ = transformer->register_module("ln_f",
+                                       std::make_shared<LayerNorm>(shape.hidden, shape.norm_eps));
 }
 
 torch::Tensor Gpt2::logits(const torch::Tensor& tokens_BT) {

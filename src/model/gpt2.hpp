@@ -1,8 +1,10 @@
-// GPT-2: learned positions, LayerNorm before each part, tanh-GELU, biases, head tied to the token table.
+// GPT-2: learned positions, LayerNorm before each part, tanh-GELU, biases, head tied to the token
+// table.
 #pragma once
 
-#include "layers.hpp"
 #include "trireme/model/language_model.hpp"
+
+#include "layers.hpp"
 
 namespace trireme::model {
 

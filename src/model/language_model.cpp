@@ -1,10 +1,10 @@
 #include "trireme/model/language_model.hpp"
 
-#include <fmt/format.h>
+#include "trireme/base/error.hpp"
 
 #include "gpt2.hpp"
 #include "llama.hpp"
-#include "trireme/base/error.hpp"
+#include <fmt/format.h>
 
 namespace trireme::model {
 namespace {
@@ -22,16 +22,18 @@ std::int64_t block_matrices(const config::Model& s) {
 
 }  // namespace
 
-torch::Tensor LanguageModel::loss_sum(const torch::Tensor& tokens_BT, const torch::Tensor& targets_BT) {
+torch::Tensor LanguageModel::loss_sum(const torch::Tensor& tokens_BT,
+                                      const torch::Tensor& targets_BT) {
   return ops::cross_entropy_sum(logits(tokens_BT), targets_BT);
 }
 
 config::Model resolved(config::Model s) {
   require(s.type == "gpt2" || s.type == "llama", fmt::format("model.type: {} is not known", s.type),
           "use gpt2 or llama");
-  require(s.layers > 0 && s.hidden > 0 && s.heads > 0 && s.vocab > 0 && s.context > 0 && s.kv_heads >= 0 &&
-              s.intermediate >= 0,
-          "model: sizes must be positive", "vocab comes from the tokenizer where the file does not set it");
+  require(s.layers > 0 && s.hidden > 0 && s.heads > 0 && s.vocab > 0 && s.context > 0 &&
+              s.kv_heads >= 0 && s.intermediate >= 0,
+          "model: sizes must be positive",
+          "vocab comes from the tokenizer where the file does not set it");
   require(s.hidden % s.heads == 0,
           fmt::format("model.heads: {} does not divide model.hidden = {}", s.heads, s.hidden),
           "every head has hidden / heads columns");
@@ -40,13 +42,16 @@ config::Model resolved(config::Model s) {
           fmt::format("model.kv_heads: {} does not divide model.heads = {}", s.kv_heads, s.heads),
           "each key-value head serves heads / kv_heads query heads");
   if (s.type == "gpt2") {
-    require(s.kv_heads == s.heads, "model.kv_heads: gpt2 has one key-value head per head", "use llama or leave it out");
-    require(s.tied_head, "model.tied_head: gpt2's head is its token table", "use llama for a head of its own");
+    require(s.kv_heads == s.heads, "model.kv_heads: gpt2 has one key-value head per head",
+            "use llama or leave it out");
+    require(s.tied_head, "model.tied_head: gpt2's head is its token table",
+            "use llama for a head of its own");
     if (s.intermediate == 0) s.intermediate = 4 * s.hidden;
   } else {
     require(s.hidden / s.heads % 2 == 0, "model.heads: rotary embedding turns pairs of columns",
             "choose heads so that hidden / heads is even");
-    if (s.intermediate == 0) s.intermediate = (8 * s.hidden + 95) / 96 * 32;  // 8/3 hidden, up to a multiple of 32
+    if (s.intermediate == 0)
+      s.intermediate = (8 * s.hidden + 95) / 96 * 32;  // 8/3 hidden, up to a multiple of 32
   }
   return s;
 }
@@ -60,8 +65,10 @@ std::shared_ptr<LanguageModel> make(const config::Model& shape) {
 std::int64_t num_parameters(const config::Model& shape) {
   const auto s = resolved(shape);
   if (s.type == "gpt2") {
-    const auto norms_and_biases = 9 * s.hidden + s.intermediate;  // 2 (gain, bias); 3 + 1 attention, 1 + F MLP
-    return (s.vocab + s.context) * s.hidden + s.layers * (block_matrices(s) + norms_and_biases) + 2 * s.hidden;
+    const auto norms_and_biases =
+        9 * s.hidden + s.intermediate;  // 2 (gain, bias); 3 + 1 attention, 1 + F MLP
+    return (s.vocab + s.context) * s.hidden + s.layers * (block_matrices(s) + norms_and_biases) +
+           2 * s.hidden;
   }
   const auto tables = s.tied_head ? 1 : 2;
   return tables * s.vocab * s.hidden + s.layers * (block_matrices(s) + 2 * s.hidden) + s.hidden;

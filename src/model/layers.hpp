@@ -1,22 +1,23 @@
 // Parameter holders shared by the models: they allocate, initialise in place and call one operator.
 #pragma once
 
+#include "trireme/model/ops.hpp"
+
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
 #include <cstdint>
 
-#include "trireme/model/ops.hpp"
-
 namespace trireme::model {
 
-// The residual stream between two blocks: its value is x + delta, added by the next norm in the same pass.
-// delta is undefined before the first block.
+// The residual stream between two blocks: its value is x + delta, added by the next norm in the
+// same pass. delta is undefined before the first block.
 struct Residual {
   torch::Tensor x_BTC, delta_BTC;
 };
 
-// Modules below register "weight" and "bias"; weights are drawn from N(0, std), biases start at zero, gains at one.
+// Modules below register "weight" and "bias"; weights are drawn from N(0, std), biases start at
+// zero, gains at one.
 struct Linear : torch::nn::Module {
   Linear(std::int64_t in, std::int64_t out, bool with_bias, ops::Layout layout, double std);
   torch::Tensor forward(const torch::Tensor& x);

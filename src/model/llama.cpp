@@ -9,8 +9,10 @@ using ops::Layout;
 LlamaBlock::LlamaBlock(const config::Model& shape) : heads(shape.heads), kv_heads(shape.kv_heads) {
   const auto width = shape.hidden;
   const auto kv_width = width / heads * kv_heads;
-  const auto add = [&](torch::nn::Module& parent, const char* name, std::int64_t in, std::int64_t out) {
-    return parent.register_module(name, std::make_shared<Linear>(in, out, false, Layout::kOutIn, shape.init_std));
+  const auto add = [&](torch::nn::Module& parent, const char* name, std::int64_t in,
+                       std::int64_t out) {
+    return parent.register_module(
+        name, std::make_shared<Linear>(in, out, false, Layout::kOutIn, shape.init_std));
   };
   auto attention = register_module("self_attn", std::make_shared<torch::nn::Module>());
   q = add(*attention, "q_proj", width, width);
@@ -22,24 +24,30 @@ LlamaBlock::LlamaBlock(const config::Model& shape) : heads(shape.heads), kv_head
   up = add(*mlp, "up_proj", width, shape.intermediate);
   down = add(*mlp, "down_proj", shape.intermediate, width);
   input_norm = register_module("input_layernorm", std::make_shared<RmsNorm>(width, shape.norm_eps));
-  post_attention_norm = register_module("post_attention_layernorm", std::make_shared<RmsNorm>(width, shape.norm_eps));
+  post_attention_norm =
+      register_module("post_attention_layernorm", std::make_shared<RmsNorm>(width, shape.norm_eps));
 }
 
 Residual LlamaBlock::forward(Residual residual, const torch::Tensor& cos_sin_TD) {
   const auto x_BTC = input_norm->forward(residual);
   const auto head_width = cos_sin_TD.size(1);
-  const auto by_head = [&](const torch::Tensor& t, std::int64_t n) { return t.unflatten(-1, {n, head_width}); };
-  const auto qkv_BTP = ops::pack_rotated(by_head(q->forward(x_BTC), heads), by_head(k->forward(x_BTC), kv_heads),
-                                         by_head(v->forward(x_BTC), kv_heads), cos_sin_TD);
+  const auto by_head = [&](const torch::Tensor& t, std::int64_t n) {
+    return t.unflatten(-1, {n, head_width});
+  };
+  const auto qkv_BTP =
+      ops::pack_rotated(by_head(q->forward(x_BTC), heads), by_head(k->forward(x_BTC), kv_heads),
+                        by_head(v->forward(x_BTC), kv_heads), cos_sin_TD);
   residual.delta_BTC = o->forward(ops::causal_attention(qkv_BTP, heads, kv_heads));
   const auto y_BTC = post_attention_norm->forward(residual);
   residual.delta_BTC = down->forward(ops::swiglu(gate->forward(y_BTC), up->forward(y_BTC)));
   return residual;
 }
 
-Llama::Llama(const config::Model& shape) : head_width_(shape.hidden / shape.heads), theta_(shape.rope_theta) {
+Llama::Llama(const config::Model& shape)
+    : head_width_(shape.hidden / shape.heads), theta_(shape.rope_theta) {
   auto model = register_module("model", std::make_shared<torch::nn::Module>());
-  tokens_ = model->register_module("embed_tokens", std::make_shared<Table>(shape.vocab, shape.hidden, shape.init_std));
+  tokens_ = model->register_module(
+      "embed_tokens", std::make_shared<Table>(shape.vocab, shape.hidden, shape.init_std));
   torch::nn::ModuleList list;
   for (std::int64_t i = 0; i < shape.layers; ++i) {
     blocks_.push_back(std::make_shared<LlamaBlock>(shape));
@@ -47,8 +55,10 @@ Llama::Llama(const config::Model& shape) : head_width_(shape.hidden / shape.head
   }
   model->register_module("layers", list);
   norm_ = model->register_module("norm", std::make_shared<RmsNorm>(shape.hidden, shape.norm_eps));
-  head_ = shape.tied_head ? tokens_
-                          : register_module("lm_head", std::make_shared<Table>(shape.vocab, shape.hidden, shape.init_std));
+  head_ = shape.tied_head
+              ? tokens_
+              : register_module("lm_head",
+                                std::make_shared<Table>(shape.vocab, shape.hidden, shape.init_std));
 }
 
 torch::Tensor Llama::logits(const torch::Tensor& tokens_BT) {

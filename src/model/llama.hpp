@@ -1,8 +1,10 @@
-// Llama: rotary positions, RMSNorm before each part, SwiGLU, grouped-query attention, tied or untied head, no biases.
+// Llama: rotary positions, RMSNorm before each part, SwiGLU, grouped-query attention, tied or
+// untied head, no biases.
 #pragma once
 
-#include "layers.hpp"
 #include "trireme/model/language_model.hpp"
+
+#include "layers.hpp"
 
 namespace trireme::model {
 

@@ -1,12 +1,12 @@
 // What holds for both models at any size: causality, grouped heads, types, counts, names, refusals.
+#include "trireme/base/error.hpp"
+#include "trireme/model/language_model.hpp"
+
+#include "kernels/kokkos.hpp"
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <set>
-
-#include "kernels/kokkos.hpp"
-#include "trireme/base/error.hpp"
-#include "trireme/model/language_model.hpp"
 
 namespace {
 
@@ -15,10 +15,18 @@ using trireme::model::make;
 using Shape = trireme::config::Model;
 
 Shape small(const std::string& type) {
-  return {.type = type, .layers = 2, .hidden = 48, .heads = 6, .kv_heads = type == "llama" ? 2 : 0, .context = 80, .vocab = 97};
+  return {.type = type,
+          .layers = 2,
+          .hidden = 48,
+          .heads = 6,
+          .kv_heads = type == "llama" ? 2 : 0,
+          .context = 80,
+          .vocab = 97};
 }
 
-Tensor tokens(std::int64_t B, std::int64_t T) { return torch::randint(0, 97, {B, T}, torch::kLong); }
+Tensor tokens(std::int64_t B, std::int64_t T) {
+  return torch::randint(0, 97, {B, T}, torch::kLong);
+}
 
 void to_bf16(torch::nn::Module& model) {
   for (auto& p : model.parameters()) p.set_data(p.detach().to(torch::kBFloat16));
@@ -82,8 +90,10 @@ TEST_P(Model, the_same_step_gives_the_same_bits) {
     model->loss_sum(ids, targets).backward();
     std::size_t i = 0;
     for (auto& p : model->parameters()) {
-      if (run == 0) first.push_back(p.grad().clone());
-      else EXPECT_TRUE(torch::equal(p.grad(), first[i++]));
+      if (run == 0)
+        first.push_back(p.grad().clone());
+      else
+        EXPECT_TRUE(torch::equal(p.grad(), first[i++]));
     }
   }
 }
@@ -96,8 +106,12 @@ TEST_P(Model, ignored_targets_add_nothing) {
   auto first = targets.clone(), rest = targets.clone();
   first.slice(1, 5).fill_(trireme::model::kIgnoredTarget);
   rest.slice(1, 0, 5).fill_(trireme::model::kIgnoredTarget);
-  EXPECT_NEAR(model->loss_sum(ids, first).item<double>() + model->loss_sum(ids, rest).item<double>(), whole, 1e-5 * whole);
-  EXPECT_EQ(model->loss_sum(ids, torch::full_like(targets, trireme::model::kIgnoredTarget)).item<double>(), 0);
+  EXPECT_NEAR(
+      model->loss_sum(ids, first).item<double>() + model->loss_sum(ids, rest).item<double>(), whole,
+      1e-5 * whole);
+  EXPECT_EQ(model->loss_sum(ids, torch::full_like(targets, trireme::model::kIgnoredTarget))
+                .item<double>(),
+            0);
 }
 
 TEST_P(Model, the_formula_counts_the_parameters_of_the_module) {
@@ -121,7 +135,8 @@ TEST_P(Model, gradients_reach_every_parameter) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(type, Model, testing::Values("gpt2", "llama"), [](const auto& type) { return type.param; });
+INSTANTIATE_TEST_SUITE_P(type, Model, testing::Values("gpt2", "llama"),
+                         [](const auto& type) { return type.param; });
 
 TEST(Llama, grouped_heads_equal_repeated_key_value_heads) {
   torch::NoGradGuard no_grad;
@@ -132,7 +147,8 @@ TEST(Llama, grouped_heads_equal_repeated_key_value_heads) {
   const auto from = grouped->named_parameters();
   for (auto& p : repeated->named_parameters()) {
     auto value = from[p.key()];
-    if (value.size(0) != p.value().size(0)) value = value.view({2, 8, 48}).repeat_interleave(3, 0).flatten(0, 1);
+    if (value.size(0) != p.value().size(0))
+      value = value.view({2, 8, 48}).repeat_interleave(3, 0).flatten(0, 1);
     p.value().copy_(value);
   }
   const auto ids = tokens(2, 50);
@@ -149,12 +165,14 @@ TEST(Llama, a_tied_head_is_the_token_table_and_an_untied_one_is_not) {
 TEST(Gpt2, flops_are_those_that_the_peers_count) {
   // peers/models.py: 6 (12 L d^2 + V d) + 12 L d T.
   const Shape s{.layers = 6, .hidden = 384, .heads = 6, .context = 256, .vocab = 256};
-  EXPECT_EQ(trireme::model::flops_per_token(s, 256), 6 * (12 * 6 * 384 * 384 + 256 * 384) + 12 * 6 * 384 * 256);
+  EXPECT_EQ(trireme::model::flops_per_token(s, 256),
+            6 * (12 * 6 * 384 * 384 + 256 * 384) + 12 * 6 * 384 * 256);
 }
 
 TEST(Gpt2, residual_projections_start_narrower) {
   torch::manual_seed(1);
-  const auto p = make({.layers = 8, .hidden = 128, .heads = 4, .context = 16, .vocab = 64})->named_parameters();
+  const auto p = make({.layers = 8, .hidden = 128, .heads = 4, .context = 16, .vocab = 64})
+                     ->named_parameters();
   EXPECT_NEAR(p["transformer.h.3.mlp.c_fc.weight"].std().item<double>(), 0.02, 5e-4);
   EXPECT_NEAR(p["transformer.h.3.mlp.c_proj.weight"].std().item<double>(), 0.02 / 4, 2e-4);
   EXPECT_NEAR(p["transformer.h.3.attn.c_proj.weight"].std().item<double>(), 0.02 / 4, 2e-4);
@@ -178,8 +196,10 @@ TEST(Models, sizes_that_do_not_fit_are_refused_by_name) {
     return shape;
   };
   EXPECT_NE(message(with([](Shape& s) { s.heads = 5; })).find("model.heads"), std::string::npos);
-  EXPECT_NE(message(with([](Shape& s) { s.kv_heads = 4; })).find("model.kv_heads"), std::string::npos);
-  EXPECT_NE(message(with([](Shape& s) { s.heads = 16, s.kv_heads = 0; })).find("model.heads"), std::string::npos);
+  EXPECT_NE(message(with([](Shape& s) { s.kv_heads = 4; })).find("model.kv_heads"),
+            std::string::npos);
+  EXPECT_NE(message(with([](Shape& s) { s.heads = 16, s.kv_heads = 0; })).find("model.heads"),
+            std::string::npos);
   EXPECT_NE(message(with([](Shape& s) { s.type = "bert"; })).find("bert"), std::string::npos);
   EXPECT_NE(message(with([](Shape& s) { s.vocab = 0; })).find("sizes"), std::string::npos);
 }

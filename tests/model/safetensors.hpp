@@ -1,12 +1,13 @@
-// Reads a safetensors file into torch tensors (F32 and I64, which is what the golden files hold).
+// Reads a safetensors file into torch tensors, F32 and I64 (support/safetensors.hpp reads F32
+// without torch).
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
 #include <cstring>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -25,7 +26,8 @@ inline std::map<std::string, torch::Tensor> read_safetensors(const std::string& 
     const auto type = entry.at("dtype") == "F32" ? torch::kFloat : torch::kLong;
     auto tensor = torch::empty(entry.at("shape").get<std::vector<std::int64_t>>(), type);
     const auto offsets = entry.at("data_offsets").get<std::vector<std::uint64_t>>();
-    if (tensor.nbytes() != offsets[1] - offsets[0]) throw std::runtime_error(name + ": size does not fit its shape");
+    if (tensor.nbytes() != offsets[1] - offsets[0])
+      throw std::runtime_error(name + ": size does not fit its shape");
     file.seekg(static_cast<std::streamoff>(8 + header_size + offsets[0]));
     file.read(static_cast<char*>(tensor.data_ptr()), static_cast<std::streamsize>(tensor.nbytes()));
     tensors.emplace(name, tensor);

@@ -1,20 +1,22 @@
-// Decoder-only language models as plain torch::nn::Modules. They know nothing of ranks, units or shards.
+// Decoder-only language models as plain torch::nn::Modules. They know nothing of ranks, units or
+// shards.
 //
-// Parameters carry the names and layouts of Hugging Face transformers (GPT2LMHeadModel, LlamaForCausalLM), so its
-// weights load by name. Constructors fill whole parameters in place (normal_, zero_, fill_) and touch them in no other
-// way: deferred construction records and replays exactly that.
-// Parameters may be switched to bf16 from outside; activations then are bf16 as well, with fp32 inside norms, softmax,
-// activation functions, rotary embedding and loss. Both types give the same bits on every run.
+// Parameters carry the names and layouts of Hugging Face transformers (GPT2LMHeadModel,
+// LlamaForCausalLM), so its weights load by name. Constructors fill whole parameters in place
+// (normal_, zero_, fill_) and touch them in no other way: deferred construction records and replays
+// exactly that. Parameters may be switched to bf16 from outside; activations then are bf16 as well,
+// with fp32 inside norms, softmax, activation functions, rotary embedding and loss. Both types give
+// the same bits on every run.
 //
 // Shape suffixes: B batch, T sequence, V vocabulary.
 #pragma once
+
+#include "trireme/config/config.hpp"
 
 #include <torch/nn/module.h>
 
 #include <cstdint>
 #include <memory>
-
-#include "trireme/config/config.hpp"
 
 namespace trireme::model {
 
@@ -23,16 +25,18 @@ inline constexpr std::int64_t kIgnoredTarget = -100;
 
 class LanguageModel : public torch::nn::Module {
  public:
-  // Returns the scores of the next token at every position, in the parameters' type. Token ids are int64.
+  // Returns the scores of the next token at every position, in the parameters' type. Token ids are
+  // int64.
   virtual torch::Tensor logits(const torch::Tensor& tokens_BT) = 0;
 
-  // Returns the sum over all targets of their cross entropy (an fp32 scalar); kIgnoredTarget adds nothing. Targets
-  // are aligned with tokens: targets_BT[b][t] is what should follow tokens_BT[b][t].
+  // Returns the sum over all targets of their cross entropy (an fp32 scalar); kIgnoredTarget adds
+  // nothing. Targets are aligned with tokens: targets_BT[b][t] is what should follow
+  // tokens_BT[b][t].
   torch::Tensor loss_sum(const torch::Tensor& tokens_BT, const torch::Tensor& targets_BT);
 };
 
-// Returns the model of `shape`, whose vocab must be resolved. Throws Config if the sizes do not fit each other.
-// (shared_ptr because torch::nn::Module hands out references to itself.)
+// Returns the model of `shape`, whose vocab must be resolved. Throws Config if the sizes do not fit
+// each other. (shared_ptr because torch::nn::Module hands out references to itself.)
 std::shared_ptr<LanguageModel> make(const config::Model& shape);
 
 // Returns `shape` with every 0 that means "derive it" replaced. Throws Config as make does.
@@ -40,8 +44,9 @@ config::Model resolved(config::Model shape);
 
 std::int64_t num_parameters(const config::Model& shape);
 
-// Returns 6 N + 12 L d T, forward and backward, where N counts the matrices that multiply a token: those of the blocks
-// and the head, tied or not, but neither table lookups nor norms. Attention is counted over the full context.
+// Returns 6 N + 12 L d T, forward and backward, where N counts the matrices that multiply a token:
+// those of the blocks and the head, tied or not, but neither table lookups nor norms. Attention is
+// counted over the full context.
 std::int64_t flops_per_token(const config::Model& shape, std::int64_t sequence_length);
 
 }  // namespace trireme::model

@@ -1,12 +1,13 @@
-// The differentiable operators that the models are made of. Each is registered with torch as trireme::<name> and
-// trireme::<name>_backward, because the sharding engine must see every operator that reads a weight.
+// The differentiable operators that the models are made of. Each is registered with torch as
+// trireme::<name> and trireme::<name>_backward, because the sharding engine must see every operator
+// that reads a weight.
 //
-// They accept fp32 and bf16 on the host, compute in fp32 between load and store, and give the same bits on every run
-// and for every number of threads that torch's own products do. tests/model/ops_test.cpp holds each against its
-// definition in plain ATen.
+// They accept fp32 and bf16 on the host, compute in fp32 between load and store, and give the same
+// bits on every run and for every number of threads that torch's own products do.
+// tests/model/ops_test.cpp holds each against its definition in plain ATen.
 //
-// Shape suffixes: B batch, T sequence, C width of the residual stream, H query heads, G key-value heads, D head width,
-// P = (H + 2 G) D packed queries, keys and values, V vocabulary.
+// Shape suffixes: B batch, T sequence, C width of the residual stream, H query heads, G key-value
+// heads, D head width, P = (H + 2 G) D packed queries, keys and values, V vocabulary.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,17 +20,20 @@ namespace trireme::model::ops {
 
 using at::Tensor;
 
-// Which way a weight matrix is stored: GPT-2's Conv1D has [in, out], torch::nn::Linear has [out, in].
+// Which way a weight matrix is stored: GPT-2's Conv1D has [in, out], torch::nn::Linear has [out,
+// in].
 enum class Layout : bool { kInOut, kOutIn };
 
 // Returns x W (+ bias).
-Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias, Layout layout);
+Tensor linear(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias,
+              Layout layout);
 
-// Returns {x + delta, norm(x + delta)}; an undefined delta counts as zero. One pass in place of an addition and a norm.
-std::pair<Tensor, Tensor> add_layer_norm(const Tensor& x_BTC, const Tensor& delta_BTC, const Tensor& weight_C,
-                                         const Tensor& bias_C, double eps);
-std::pair<Tensor, Tensor> add_rms_norm(const Tensor& x_BTC, const Tensor& delta_BTC, const Tensor& weight_C,
-                                       double eps);
+// Returns {x + delta, norm(x + delta)}; an undefined delta counts as zero. One pass in place of an
+// addition and a norm.
+std::pair<Tensor, Tensor> add_layer_norm(const Tensor& x_BTC, const Tensor& delta_BTC,
+                                         const Tensor& weight_C, const Tensor& bias_C, double eps);
+std::pair<Tensor, Tensor> add_rms_norm(const Tensor& x_BTC, const Tensor& delta_BTC,
+                                       const Tensor& weight_C, double eps);
 
 // Returns gelu(x), tanh form.
 Tensor gelu_tanh(const Tensor& x);
@@ -37,12 +41,14 @@ Tensor gelu_tanh(const Tensor& x);
 // Returns silu(gate) * up.
 Tensor swiglu(const Tensor& gate, const Tensor& up);
 
-// Returns queries and keys turned by their position's angles, packed with the values. cos_sin_TD holds the cosines in
-// its first D/2 columns and the sines in the others, fp32 (see rotary_table).
-Tensor pack_rotated(const Tensor& q_BTHD, const Tensor& k_BTGD, const Tensor& v_BTGD, const Tensor& cos_sin_TD);
+// Returns queries and keys turned by their position's angles, packed with the values. cos_sin_TD
+// holds the cosines in its first D/2 columns and the sines in the others, fp32 (see rotary_table).
+Tensor pack_rotated(const Tensor& q_BTHD, const Tensor& k_BTGD, const Tensor& v_BTGD,
+                    const Tensor& cos_sin_TD);
 Tensor rotary_table(std::int64_t length, std::int64_t head_width, double theta);
 
-// Returns softmax(q k' / sqrt(D)) v over the present and earlier positions, heads side by side as [B, T, H D].
+// Returns softmax(q k' / sqrt(D)) v over the present and earlier positions, heads side by side as
+// [B, T, H D].
 Tensor causal_attention(const Tensor& qkv_BTP, std::int64_t heads, std::int64_t kv_heads);
 
 // Returns tokens' rows of `table`, plus the positions' rows where `positions_TC` is defined.

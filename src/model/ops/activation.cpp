@@ -1,8 +1,8 @@
 // gelu_tanh and swiglu: the kernels room's loops as differentiable operators.
-#include <ATen/ops/empty_like.h>
+#include "trireme/kernels/activation.hpp"
 
 #include "operator.hpp"
-#include "trireme/kernels/activation.hpp"
+#include <ATen/ops/empty_like.h>
 
 namespace trireme::model::ops {
 namespace {
@@ -13,12 +13,14 @@ using kernels::Half;
 template <class T>
 auto in(const Tensor& t) {
   using Stored = std::conditional_t<std::is_same_v<T, float>, float, Half>;
-  return std::span(reinterpret_cast<const Stored*>(t.const_data_ptr<T>()), static_cast<std::size_t>(t.numel()));
+  return std::span(reinterpret_cast<const Stored*>(t.const_data_ptr<T>()),
+                   static_cast<std::size_t>(t.numel()));
 }
 template <class T>
 auto out(Tensor& t) {
   using Stored = std::conditional_t<std::is_same_v<T, float>, float, Half>;
-  return std::span(reinterpret_cast<Stored*>(t.mutable_data_ptr<T>()), static_cast<std::size_t>(t.numel()));
+  return std::span(reinterpret_cast<Stored*>(t.mutable_data_ptr<T>()),
+                   static_cast<std::size_t>(t.numel()));
 }
 
 Tensor gelu_tanh_host(const Tensor& x_) {
@@ -26,8 +28,10 @@ Tensor gelu_tanh_host(const Tensor& x_) {
   auto y = at::empty_like(x);
   by_type(x.scalar_type(), [&](auto type) {
     using T = decltype(type);
-    if constexpr (std::is_same_v<T, float>) kernels::gelu_tanh(in<T>(x), out<T>(y));
-    else kernels::gelu_tanh_bf16(in<T>(x), out<T>(y));
+    if constexpr (std::is_same_v<T, float>)
+      kernels::gelu_tanh(in<T>(x), out<T>(y));
+    else
+      kernels::gelu_tanh_bf16(in<T>(x), out<T>(y));
   });
   return y;
 }
@@ -37,8 +41,10 @@ Tensor gelu_tanh_backward_host(const Tensor& dy_, const Tensor& x_) {
   auto dx = at::empty_like(x);
   by_type(x.scalar_type(), [&](auto type) {
     using T = decltype(type);
-    if constexpr (std::is_same_v<T, float>) kernels::gelu_tanh_backward(in<T>(x), in<T>(dy), out<T>(dx));
-    else kernels::gelu_tanh_backward_bf16(in<T>(x), in<T>(dy), out<T>(dx));
+    if constexpr (std::is_same_v<T, float>)
+      kernels::gelu_tanh_backward(in<T>(x), in<T>(dy), out<T>(dx));
+    else
+      kernels::gelu_tanh_backward_bf16(in<T>(x), in<T>(dy), out<T>(dx));
   });
   return dx;
 }
@@ -48,13 +54,16 @@ Tensor swiglu_host(const Tensor& gate_, const Tensor& up_) {
   auto y = at::empty_like(gate);
   by_type(gate.scalar_type(), [&](auto type) {
     using T = decltype(type);
-    if constexpr (std::is_same_v<T, float>) kernels::swiglu(in<T>(gate), in<T>(up), out<T>(y));
-    else kernels::swiglu_bf16(in<T>(gate), in<T>(up), out<T>(y));
+    if constexpr (std::is_same_v<T, float>)
+      kernels::swiglu(in<T>(gate), in<T>(up), out<T>(y));
+    else
+      kernels::swiglu_bf16(in<T>(gate), in<T>(up), out<T>(y));
   });
   return y;
 }
 
-std::tuple<Tensor, Tensor> swiglu_backward_host(const Tensor& dy_, const Tensor& gate_, const Tensor& up_) {
+std::tuple<Tensor, Tensor> swiglu_backward_host(const Tensor& dy_, const Tensor& gate_,
+                                                const Tensor& up_) {
   const auto dy = dy_.contiguous(), gate = gate_.contiguous(), up = up_.contiguous();
   auto dgate = at::empty_like(gate), dup = at::empty_like(up);
   by_type(gate.scalar_type(), [&](auto type) {
@@ -62,7 +71,8 @@ std::tuple<Tensor, Tensor> swiglu_backward_host(const Tensor& dy_, const Tensor&
     if constexpr (std::is_same_v<T, float>)
       kernels::swiglu_backward({in<T>(gate), in<T>(up)}, in<T>(dy), {out<T>(dgate), out<T>(dup)});
     else
-      kernels::swiglu_backward_bf16({in<T>(gate), in<T>(up)}, in<T>(dy), {out<T>(dgate), out<T>(dup)});
+      kernels::swiglu_backward_bf16({in<T>(gate), in<T>(up)}, in<T>(dy),
+                                    {out<T>(dgate), out<T>(dup)});
   });
   return {dgate, dup};
 }
@@ -106,7 +116,9 @@ struct SwiGluFunction : torch::autograd::Function<SwiGluFunction> {
 };
 
 Tensor gelu_tanh_autograd(const Tensor& x) { return GeluFunction::apply(x); }
-Tensor swiglu_autograd(const Tensor& gate, const Tensor& up) { return SwiGluFunction::apply(gate, up); }
+Tensor swiglu_autograd(const Tensor& gate, const Tensor& up) {
+  return SwiGluFunction::apply(gate, up);
+}
 
 TORCH_LIBRARY_FRAGMENT(trireme, library) {
   library.def("gelu_tanh(Tensor x) -> Tensor");

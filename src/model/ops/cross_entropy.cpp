@@ -1,14 +1,14 @@
-// cross_entropy_sum: log-softmax and the choice of the target in one pass over the logits, forward and backward; no
-// tensor of the logits' size is made but their gradient.
+// cross_entropy_sum: log-softmax and the choice of the target in one pass over the logits, forward
+// and backward; no tensor of the logits' size is made but their gradient.
 //
 // V vocabulary, the width of a row.
-#include <ATen/ops/empty.h>
-
-#include <cmath>
+#include "trireme/model/language_model.hpp"
 
 #include "lanes.hpp"
 #include "operator.hpp"
-#include "trireme/model/language_model.hpp"
+#include <ATen/ops/empty.h>
+
+#include <cmath>
 
 namespace trireme::model::ops {
 namespace {
@@ -31,7 +31,8 @@ float log_of_sum_of_exponentials(const T* row, std::int64_t width) {
 }
 
 template <class T>
-void row_gradient(const T* row, float log_sum, std::int64_t target, float scale, std::int64_t width, T* gradient) {
+void row_gradient(const T* row, float log_sum, std::int64_t target, float scale, std::int64_t width,
+                  T* gradient) {
   if (target == kIgnoredTarget) {
     std::fill_n(gradient, width, T(0.0F));
     return;
@@ -46,8 +47,8 @@ void row_gradient(const T* row, float log_sum, std::int64_t target, float scale,
 void check_targets(const Tensor& targets, std::int64_t vocabulary) {
   const auto* ids = targets.const_data_ptr<std::int64_t>();
   for (std::int64_t i = 0; i < targets.numel(); ++i)
-    TORCH_CHECK_INDEX(ids[i] == kIgnoredTarget || (ids[i] >= 0 && ids[i] < vocabulary), "target ", ids[i],
-                      " is not in a vocabulary of ", vocabulary);
+    TORCH_CHECK_INDEX(ids[i] == kIgnoredTarget || (ids[i] >= 0 && ids[i] < vocabulary), "target ",
+                      ids[i], " is not in a vocabulary of ", vocabulary);
 }
 
 std::tuple<Tensor, Tensor> cross_entropy_sum_host(const Tensor& logits_, const Tensor& targets_) {
@@ -62,19 +63,21 @@ std::tuple<Tensor, Tensor> cross_entropy_sum_host(const Tensor& logits_, const T
     using T = decltype(type);
     const T* scores = logits.const_data_ptr<T>();
     for_row_groups(num_rows, [&](std::int64_t, std::int64_t first, std::int64_t end) {
-      for (auto row = first; row < end; ++row) log_sum[row] = log_of_sum_of_exponentials(scores + row * V, V);
+      for (auto row = first; row < end; ++row)
+        log_sum[row] = log_of_sum_of_exponentials(scores + row * V, V);
     });
     double total = 0;  // exact enough that the fp32 scalar is rounded once
     for (std::int64_t row = 0; row < num_rows; ++row)
       if (target[row] != kIgnoredTarget)
-        total += static_cast<double>(log_sum[row]) - static_cast<double>(scores[row * V + target[row]]);
+        total +=
+            static_cast<double>(log_sum[row]) - static_cast<double>(scores[row * V + target[row]]);
     *loss.mutable_data_ptr<float>() = static_cast<float>(total);
   });
   return {loss, log_sums};
 }
 
-Tensor cross_entropy_sum_backward_host(const Tensor& dloss, const Tensor& logits_, const Tensor& targets_,
-                                       const Tensor& log_sums) {
+Tensor cross_entropy_sum_backward_host(const Tensor& dloss, const Tensor& logits_,
+                                       const Tensor& targets_, const Tensor& log_sums) {
   const auto logits = logits_.contiguous(), targets = targets_.contiguous();
   const auto V = logits.size(-1);
   const auto scale = dloss.item<float>();
@@ -98,7 +101,8 @@ std::tuple<Tensor, Tensor> call(const Tensor& logits, const Tensor& targets) {
 }
 
 struct CrossEntropyFunction : torch::autograd::Function<CrossEntropyFunction> {
-  static variable_list forward(AutogradContext* context, const Tensor& logits, const Tensor& targets) {
+  static variable_list forward(AutogradContext* context, const Tensor& logits,
+                               const Tensor& targets) {
     const BelowAutograd guard;
     auto [loss, log_sums] = call(logits, targets);
     context->save_for_backward({logits, targets, log_sums});
@@ -106,7 +110,8 @@ struct CrossEntropyFunction : torch::autograd::Function<CrossEntropyFunction> {
     return {loss, log_sums};
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    static const auto op = find<decltype(cross_entropy_sum_backward_host)>("trireme::cross_entropy_sum_backward");
+    static const auto op =
+        find<decltype(cross_entropy_sum_backward_host)>("trireme::cross_entropy_sum_backward");
     const BelowAutograd guard;
     const auto saved = context->get_saved_variables();
     return {op.call(gradients[0], saved[0], saved[1], saved[2]), {}};
@@ -120,13 +125,17 @@ std::tuple<Tensor, Tensor> cross_entropy_sum_autograd(const Tensor& logits, cons
 
 TORCH_LIBRARY_FRAGMENT(trireme, library) {
   library.def("cross_entropy_sum(Tensor logits, Tensor targets) -> (Tensor loss, Tensor log_sums)");
-  library.def("cross_entropy_sum_backward(Tensor dloss, Tensor logits, Tensor targets, Tensor log_sums) -> Tensor");
+  library.def(
+      "cross_entropy_sum_backward(Tensor dloss, Tensor logits, Tensor targets, Tensor log_sums) -> "
+      "Tensor");
 }
 TORCH_LIBRARY_IMPL(trireme, CPU, library) {
   library.impl("cross_entropy_sum", cross_entropy_sum_host);
   library.impl("cross_entropy_sum_backward", cross_entropy_sum_backward_host);
 }
-TORCH_LIBRARY_IMPL(trireme, Autograd, library) { library.impl("cross_entropy_sum", cross_entropy_sum_autograd); }
+TORCH_LIBRARY_IMPL(trireme, Autograd, library) {
+  library.impl("cross_entropy_sum", cross_entropy_sum_autograd);
+}
 
 }  // namespace
 

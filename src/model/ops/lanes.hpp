@@ -1,5 +1,6 @@
-// Sixteen floats at a time, for the loops of the operators: the compiler turns them into whatever vectors the target
-// has. Sums over lanes have one fixed order, so results do not depend on the vector width.
+// Sixteen floats at a time, for the loops of the operators: the compiler turns them into whatever
+// vectors the target has. Sums over lanes have one fixed order, so results do not depend on the
+// vector width.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -38,15 +39,16 @@ inline Floats load(const c10::BFloat16* from) {
   return std::bit_cast<Floats>(__builtin_convertvector(load_halves(from), Words) << 16);
 }
 
-// Returns the bf16 nearest to each float (ties to even); NaN stays NaN. The machine's own instruction, where there is
-// one, makes zeros of numbers below 1e-38.
+// Returns the bf16 nearest to each float (ties to even); NaN stays NaN. The machine's own
+// instruction, where there is one, makes zeros of numbers below 1e-38.
 inline Halves to_bf16(Floats v) {
 #ifdef __AVX512BF16__
   return std::bit_cast<Halves>(_mm512_cvtneps_pbh(std::bit_cast<__m512>(v)));
 #else
   const auto bits = std::bit_cast<Words>(v);
   const Words nearest = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
-  return __builtin_convertvector((bits & 0x7fffffffU) > 0x7f800000U ? (bits >> 16) | 0x40U : nearest, Halves);
+  return __builtin_convertvector(
+      (bits & 0x7fffffffU) > 0x7f800000U ? (bits >> 16) | 0x40U : nearest, Halves);
 #endif
 }
 
@@ -62,7 +64,8 @@ inline void store(c10::BFloat16* to, Floats v) {
   std::memcpy(to, &halves, sizeof halves);
 }
 
-// The same for the first `count` lanes; what lies behind them in memory is neither read nor written.
+// The same for the first `count` lanes; what lies behind them in memory is neither read nor
+// written.
 template <class T>
 Floats load(const T* from, std::int64_t count) {
   T whole[kLanes] = {};
@@ -115,7 +118,8 @@ inline float greatest(Floats v) {
   return v[0];
 }
 
-// Returns e^x within 2 units in the last place for x in [-87, 88]; smaller x give about 1e-38, NaN stays NaN.
+// Returns e^x within 2 units in the last place for x in [-87, 88]; smaller x give about 1e-38, NaN
+// stays NaN.
 inline Floats exp(Floats x) {
   x = x < -87.0F ? all(-87.0F) : x;
   x = x > 88.0F ? all(88.0F) : x;
@@ -134,7 +138,8 @@ inline Floats exp(Floats x) {
   return std::bit_cast<Floats>(std::bit_cast<Words>(p) + (std::bit_cast<Words>(shifted) << 23));
 }
 
-// Transposes 16 rows of 16 words: four rounds of a perfect shuffle between the upper and the lower half of the rows.
+// Transposes 16 rows of 16 words: four rounds of a perfect shuffle between the upper and the lower
+// half of the rows.
 inline void transpose(Words (&rows)[kLanes]) {
   constexpr Words kLow = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
   constexpr Words kHigh = {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};

@@ -1,13 +1,14 @@
-// linear: products are torch's own; what is added is a weight gradient whose left operand is transposed first (twice
-// the speed of letting the product read it by columns in bf16) and a bias gradient summed in fp32.
+// linear: products are torch's own; what is added is a weight gradient whose left operand is
+// transposed first (twice the speed of letting the product read it by columns in bf16) and a bias
+// gradient summed in fp32.
 //
 // M rows of activations, R columns of the operand that a weight gradient transposes.
+#include "operator.hpp"
+#include "transpose.hpp"
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
-
-#include "operator.hpp"
-#include "transpose.hpp"
+#include <ATen/ops/zeros.h>
 
 namespace trireme::model::ops {
 namespace {
@@ -22,13 +23,15 @@ Tensor transposed(const Tensor& in_MR, std::int64_t begin, std::int64_t width) {
   auto* out = out_RM.mutable_data_ptr<BFloat16>();
   constexpr std::int64_t kTile = 16;
   at::parallel_for(0, (width + kTile - 1) / kTile, 4, [&](std::int64_t first, std::int64_t end) {
-    transpose(in + first * kTile, R, out + first * kTile * M, M, M, std::min(end * kTile, width) - first * kTile);
+    transpose(in + first * kTile, R, out + first * kTile * M, M, M,
+              std::min(end * kTile, width) - first * kTile);
   });
   return out_RM;
 }
 
-// Returns left' right, by way of whichever transpositions move less: that of `left`, or those of `right` and of the
-// product. Columns of a wide head are taken a slice at a time, which bounds the copy.
+// Returns left' right, by way of whichever transpositions move less: that of `left`, or those of
+// `right` and of the product. Columns of a wide head are taken a slice at a time, which bounds the
+// copy.
 Tensor product_of_transposed(const Tensor& left_MR, const Tensor& right_MN) {
   if (left_MR.scalar_type() != at::kBFloat16) return at::mm(left_MR.t(), right_MN);
   constexpr std::int64_t kSlice = 4096;
@@ -50,28 +53,31 @@ Tensor product_plus_bias(const Tensor& x_MK, const Tensor& weight_KN, const Tens
   auto y_MN = at::empty({M, N}, x_MK.options());
   const auto bytes = bias_N.nbytes();
   auto* rows = static_cast<std::byte*>(y_MN.mutable_data_ptr());
-  for (std::int64_t row = 0; row < M; ++row) std::memcpy(rows + static_cast<std::size_t>(row) * bytes, bias_N.const_data_ptr(), bytes);
+  for (std::int64_t row = 0; row < M; ++row)
+    std::memcpy(rows + static_cast<std::size_t>(row) * bytes, bias_N.const_data_ptr(), bytes);
   return at::addmm_out(y_MN, y_MN, x_MK, weight_KN);
 }
 
 Tensor column_sums(const Tensor& y_MN) {
   const auto M = y_MN.size(0), N = y_MN.size(1);
-  auto partial = at::empty({num_groups(M), N}, y_MN.options().dtype(at::kFloat));
+  auto partial = at::zeros({num_groups(M), N}, y_MN.options().dtype(at::kFloat));
   auto sums_N = at::empty({N}, y_MN.options());
   by_type(y_MN.scalar_type(), [&](auto type) {
     using T = decltype(type);
     const T* y = y_MN.const_data_ptr<T>();
     float* into = partial.mutable_data_ptr<float>();
     for_row_groups(M, [&](std::int64_t group, std::int64_t first, std::int64_t end) {
-      lanes::for_lanes(N, [&](std::int64_t i, auto count) {
-        lanes::Floats total{};
-        for (auto row = first; row < end; ++row) total += lanes::load(y + row * N + i, count);
-        lanes::store(into + group * N + i, total, count);
-      });
+      float* sums = into + group * N;
+      for (auto row = first; row < end; ++row)
+        lanes::for_lanes(N, [&](std::int64_t i, auto count) {
+          lanes::store(sums + i, lanes::load(sums + i, count) + lanes::load(y + row * N + i, count),
+                       count);
+        });
     });
     lanes::for_lanes(N, [&](std::int64_t i, auto count) {
       lanes::Floats total{};
-      for (std::int64_t group = 0; group < num_groups(M); ++group) total += lanes::load(into + group * N + i, count);
+      for (std::int64_t group = 0; group < num_groups(M); ++group)
+        total += lanes::load(into + group * N + i, count);
       lanes::store(sums_N.mutable_data_ptr<T>() + i, total, count);
     });
   });
@@ -83,15 +89,19 @@ Tensor linear_host(const Tensor& x, const Tensor& weight, const MaybeTensor& bia
   const auto x_MK = rows_of(x);
   auto sizes = x.sizes().vec();
   sizes.back() = weight_in_out.size(1);
-  return (bias ? product_plus_bias(x_MK, weight_in_out, bias->contiguous()) : at::mm(x_MK, weight_in_out)).view(sizes);
+  return (bias ? product_plus_bias(x_MK, weight_in_out, bias->contiguous())
+               : at::mm(x_MK, weight_in_out))
+      .view(sizes);
 }
 
-std::tuple<Tensor, Tensor, Tensor> linear_backward_host(const Tensor& dy, const Tensor& x, const Tensor& weight,
-                                                        bool out_in, std::array<bool, 3> wanted) {
+std::tuple<Tensor, Tensor, Tensor> linear_backward_host(const Tensor& dy, const Tensor& x,
+                                                        const Tensor& weight, bool out_in,
+                                                        std::array<bool, 3> wanted) {
   const auto dy_MN = rows_of(dy), x_MK = rows_of(x);
   Tensor dx, dweight, dbias;
   if (wanted[0]) dx = at::mm(dy_MN, out_in ? weight : weight.t()).view(x.sizes());
-  if (wanted[1]) dweight = out_in ? product_of_transposed(dy_MN, x_MK) : product_of_transposed(x_MK, dy_MN);
+  if (wanted[1])
+    dweight = out_in ? product_of_transposed(dy_MN, x_MK) : product_of_transposed(x_MK, dy_MN);
   if (wanted[2]) dbias = column_sums(dy_MN);
   return {dx, dweight, dbias};
 }
@@ -102,8 +112,8 @@ Tensor call(const Tensor& x, const Tensor& weight, const MaybeTensor& bias, bool
 }
 
 struct LinearFunction : torch::autograd::Function<LinearFunction> {
-  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight, const MaybeTensor& bias,
-                        bool out_in) {
+  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight,
+                        const MaybeTensor& bias, bool out_in) {
     const BelowAutograd guard;
     context->save_for_backward({x, weight});
     context->saved_data["out_in"] = out_in;
@@ -116,7 +126,8 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
     const BelowAutograd guard;
     const auto saved = context->get_saved_variables();
     // Only inputs that are there are counted as edges.
-    const bool bias_wanted = context->saved_data["with_bias"].toBool() && context->needs_input_grad(2);
+    const bool bias_wanted =
+        context->saved_data["with_bias"].toBool() && context->needs_input_grad(2);
     const auto [dx, dweight, dbias] =
         op.call(gradients[0], saved[0], saved[1], context->saved_data["out_in"].toBool(),
                 {context->needs_input_grad(0), context->needs_input_grad(1), bias_wanted});
@@ -124,13 +135,16 @@ struct LinearFunction : torch::autograd::Function<LinearFunction> {
   }
 };
 
-Tensor linear_autograd(const Tensor& x, const Tensor& weight, const MaybeTensor& bias, bool out_in) {
+Tensor linear_autograd(const Tensor& x, const Tensor& weight, const MaybeTensor& bias,
+                       bool out_in) {
   return LinearFunction::apply(x, weight, bias, out_in);
 }
 
 TORCH_LIBRARY_FRAGMENT(trireme, library) {
   library.def("linear(Tensor x, Tensor weight, Tensor? bias, bool out_in) -> Tensor");
-  library.def("linear_backward(Tensor dy, Tensor x, Tensor weight, bool out_in, bool[3] wanted) -> (Tensor, Tensor, Tensor)");
+  library.def(
+      "linear_backward(Tensor dy, Tensor x, Tensor weight, bool out_in, bool[3] wanted) -> "
+      "(Tensor, Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(trireme, CPU, library) {
   library.impl("linear", linear_host);

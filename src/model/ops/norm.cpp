@@ -1,13 +1,15 @@
-// add_norm: the residual addition and the norm that follows it, forward and backward in one pass over each row.
+// add_norm: the residual addition and the norm that follows it, forward and backward in one pass
+// over each row.
 //
-// With a bias it is LayerNorm, without one RMSNorm (no mean is taken out). The sum is rounded to the storage type
-// before it is normed, as if it had been stored and read again. C width of a row.
-#include <ATen/ops/empty.h>
-
-#include <cmath>
-
+// With a bias it is LayerNorm, without one RMSNorm (no mean is taken out). The sum is rounded to
+// the storage type before it is normed, as if it had been stored and read again. C width of a row.
 #include "lanes.hpp"
 #include "operator.hpp"
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
 
 namespace trireme::model::ops {
 namespace {
@@ -33,7 +35,8 @@ template <class T>
 float add_row(const Rows<T>& rows, const T* x, const T* delta, T* sum) {
   Floats total{};
   for_lanes(rows.width, [&](std::int64_t i, auto count) {
-    const auto value = delta ? lanes::load(x + i, count) + lanes::load(delta + i, count) : lanes::load(x + i, count);
+    const auto value = delta ? lanes::load(x + i, count) + lanes::load(delta + i, count)
+                             : lanes::load(x + i, count);
     lanes::store(sum + i, value, count);
     total += lanes::load(sum + i, count);
   });
@@ -60,7 +63,8 @@ void norm_row(const Rows<T>& rows, std::int64_t row) {
   const float variance = squared_deviation(sum, rows.width, mean) / width;
   const float inverse = 1 / std::sqrt(variance + static_cast<float>(rows.eps));
   for_lanes(rows.width, [&](std::int64_t i, auto count) {
-    auto value = (lanes::load(sum + i, count) - mean) * inverse * lanes::load(rows.weight + i, count);
+    auto value =
+        (lanes::load(sum + i, count) - mean) * inverse * lanes::load(rows.weight + i, count);
     if (rows.bias) value += lanes::load(rows.bias + i, count);
     lanes::store(normed + i, value, count);
   });
@@ -79,7 +83,8 @@ struct RowGradients {
 
 // Adds the row's share to dweight and dbias (fp32; dbias null without a bias).
 template <class T>
-void norm_row_backward(const RowGradients<T>& rows, std::int64_t row, float* dweight, float* dbias) {
+void norm_row_backward(const RowGradients<T>& rows, std::int64_t row, float* dweight,
+                       float* dbias) {
   const auto at = row * rows.width;
   const T *dnormed = rows.dnormed + at, *sum = rows.sum + at;
   const auto [mean, inverse] = rows.stats[row];
@@ -103,8 +108,9 @@ void norm_row_backward(const RowGradients<T>& rows, std::int64_t row, float* dwe
   });
 }
 
-std::tuple<Tensor, Tensor, Tensor> add_norm_host(const Tensor& x_, const MaybeTensor& delta_, const Tensor& weight_,
-                                                 const MaybeTensor& bias_, double eps) {
+std::tuple<Tensor, Tensor, Tensor> add_norm_host(const Tensor& x_, const MaybeTensor& delta_,
+                                                 const Tensor& weight_, const MaybeTensor& bias_,
+                                                 double eps) {
   const auto x = x_.contiguous(), weight = weight_.contiguous();
   const auto delta = contiguous(delta_), bias = contiguous(bias_);
   const auto width = x.size(-1), num_rows = x.numel() / width;
@@ -112,9 +118,15 @@ std::tuple<Tensor, Tensor, Tensor> add_norm_host(const Tensor& x_, const MaybeTe
   auto stats = at::empty({num_rows, 2}, x.options().dtype(at::kFloat));
   by_type(x.scalar_type(), [&](auto type) {
     using T = decltype(type);
-    const Rows<T> rows{x.const_data_ptr<T>(), data_or_null<T>(delta), weight.const_data_ptr<T>(),
-                       data_or_null<T>(bias), sum.mutable_data_ptr<T>(), normed.mutable_data_ptr<T>(),
-                       reinterpret_cast<RowStats*>(stats.mutable_data_ptr<float>()), width, eps};
+    const Rows<T> rows{x.const_data_ptr<T>(),
+                       data_or_null<T>(delta),
+                       weight.const_data_ptr<T>(),
+                       data_or_null<T>(bias),
+                       sum.mutable_data_ptr<T>(),
+                       normed.mutable_data_ptr<T>(),
+                       reinterpret_cast<RowStats*>(stats.mutable_data_ptr<float>()),
+                       width,
+                       eps};
     for_row_groups(num_rows, [&](std::int64_t, std::int64_t first, std::int64_t end) {
       for (auto row = first; row < end; ++row) norm_row(rows, row);
     });
@@ -130,26 +142,33 @@ Tensor total_over_groups(const Tensor& partial_GC, const Tensor& like) {
   const float* from = partial_GC.const_data_ptr<float>();
   for_lanes(like.numel(), [&](std::int64_t i, auto count) {
     Floats total{};
-    for (std::int64_t group = 0; group < groups; ++group) total += lanes::load(from + group * stride + i, count);
+    for (std::int64_t group = 0; group < groups; ++group)
+      total += lanes::load(from + group * stride + i, count);
     lanes::store(total_C.mutable_data_ptr<T>() + i, total, count);
   });
   return total_C;
 }
 
-std::tuple<Tensor, Tensor, Tensor> add_norm_backward_host(const Tensor& dnormed_, const MaybeTensor& dsum_,
+std::tuple<Tensor, Tensor, Tensor> add_norm_backward_host(const Tensor& dnormed_,
+                                                          const MaybeTensor& dsum_,
                                                           const Tensor& sum, const Tensor& stats,
                                                           const Tensor& weight_, bool centred) {
-  const auto dnormed = dnormed_.contiguous(), dsum = contiguous(dsum_), weight = weight_.contiguous();
+  const auto dnormed = dnormed_.contiguous(), dsum = contiguous(dsum_),
+             weight = weight_.contiguous();
   const auto width = sum.size(-1), num_rows = sum.numel() / width;
   auto dx = at::empty_like(sum);
   auto partial = at::zeros({num_groups(num_rows), 2, width}, stats.options());
   Tensor dweight, dbias;
   by_type(sum.scalar_type(), [&](auto type) {
     using T = decltype(type);
-    const RowGradients<T> rows{dnormed.const_data_ptr<T>(), data_or_null<T>(dsum), sum.const_data_ptr<T>(),
+    const RowGradients<T> rows{dnormed.const_data_ptr<T>(),
+                               data_or_null<T>(dsum),
+                               sum.const_data_ptr<T>(),
                                weight.const_data_ptr<T>(),
                                reinterpret_cast<const RowStats*>(stats.const_data_ptr<float>()),
-                               dx.mutable_data_ptr<T>(), width, centred};
+                               dx.mutable_data_ptr<T>(),
+                               width,
+                               centred};
     float* sums = partial.mutable_data_ptr<float>();
     for_row_groups(num_rows, [&](std::int64_t group, std::int64_t first, std::int64_t end) {
       float* dweight_sums = sums + group * 2 * width;
@@ -162,8 +181,8 @@ std::tuple<Tensor, Tensor, Tensor> add_norm_backward_host(const Tensor& dnormed_
   return {dx, dweight, dbias};
 }
 
-std::tuple<Tensor, Tensor, Tensor> call(const Tensor& x, const MaybeTensor& delta, const Tensor& weight,
-                                        const MaybeTensor& bias, double eps) {
+std::tuple<Tensor, Tensor, Tensor> call(const Tensor& x, const MaybeTensor& delta,
+                                        const Tensor& weight, const MaybeTensor& bias, double eps) {
   static const auto op = find<decltype(add_norm_host)>("trireme::add_norm");
   return op.call(x, delta, weight, bias, eps);
 }
@@ -188,21 +207,26 @@ struct AddNormFunction : torch::autograd::Function<AddNormFunction> {
     const bool with_delta = context->saved_data["with_delta"].toBool();
     if (!gradients[1].defined())  // only the sum was used
       return {gradients[0], with_delta ? gradients[0] : Tensor(), {}, {}, {}};
-    const auto [dx, dweight, dbias] = op.call(gradients[1], maybe(gradients[0]), saved[0], saved[1], saved[2],
-                                              context->saved_data["centred"].toBool());
+    const auto [dx, dweight, dbias] = op.call(gradients[1], maybe(gradients[0]), saved[0], saved[1],
+                                              saved[2], context->saved_data["centred"].toBool());
     return {dx, with_delta ? dx : Tensor(), dweight, dbias, {}};
   }
 };
 
-std::tuple<Tensor, Tensor, Tensor> add_norm_autograd(const Tensor& x, const MaybeTensor& delta, const Tensor& weight,
-                                                     const MaybeTensor& bias, double eps) {
+std::tuple<Tensor, Tensor, Tensor> add_norm_autograd(const Tensor& x, const MaybeTensor& delta,
+                                                     const Tensor& weight, const MaybeTensor& bias,
+                                                     double eps) {
   const auto outputs = AddNormFunction::apply(x, delta, weight, bias, eps);
   return {outputs[0], outputs[1], outputs[2]};
 }
 
 TORCH_LIBRARY_FRAGMENT(trireme, library) {
-  library.def("add_norm(Tensor x, Tensor? delta, Tensor weight, Tensor? bias, float eps) -> (Tensor sum, Tensor normed, Tensor stats)");
-  library.def("add_norm_backward(Tensor dnormed, Tensor? dsum, Tensor sum, Tensor stats, Tensor weight, bool centred) -> (Tensor, Tensor, Tensor)");
+  library.def(
+      "add_norm(Tensor x, Tensor? delta, Tensor weight, Tensor? bias, float eps) -> (Tensor sum, "
+      "Tensor normed, Tensor stats)");
+  library.def(
+      "add_norm_backward(Tensor dnormed, Tensor? dsum, Tensor sum, Tensor stats, Tensor weight, "
+      "bool centred) -> (Tensor, Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(trireme, CPU, library) {
   library.impl("add_norm", add_norm_host);
@@ -212,14 +236,14 @@ TORCH_LIBRARY_IMPL(trireme, Autograd, library) { library.impl("add_norm", add_no
 
 }  // namespace
 
-std::pair<Tensor, Tensor> add_layer_norm(const Tensor& x_BTC, const Tensor& delta_BTC, const Tensor& weight_C,
-                                         const Tensor& bias_C, double eps) {
+std::pair<Tensor, Tensor> add_layer_norm(const Tensor& x_BTC, const Tensor& delta_BTC,
+                                         const Tensor& weight_C, const Tensor& bias_C, double eps) {
   auto [sum, normed, stats] = call(x_BTC, maybe(delta_BTC), weight_C, bias_C, eps);
   return {std::move(sum), std::move(normed)};
 }
 
-std::pair<Tensor, Tensor> add_rms_norm(const Tensor& x_BTC, const Tensor& delta_BTC, const Tensor& weight_C,
-                                       double eps) {
+std::pair<Tensor, Tensor> add_rms_norm(const Tensor& x_BTC, const Tensor& delta_BTC,
+                                       const Tensor& weight_C, double eps) {
   auto [sum, normed, stats] = call(x_BTC, maybe(delta_BTC), weight_C, std::nullopt, eps);
   return {std::move(sum), std::move(normed)};
 }

@@ -1,15 +1,16 @@
-// What the operators' files share: looking an operator up, choosing the storage type, dividing rows.
+// What the operators' files share: looking an operator up, choosing the storage type, dividing
+// rows.
 //
-// Each file holds one family in the same order: loops over raw rows, the host kernels that allocate and call them,
-// the torch::autograd::Function, the registration, and the function of ops.hpp.
+// Each file holds one family in the same order: loops over raw rows, the host kernels that allocate
+// and call them, the torch::autograd::Function, the registration, and the function of ops.hpp.
 #pragma once
+
+#include "trireme/model/ops.hpp"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
-
-#include "trireme/model/ops.hpp"
 
 namespace trireme::model::ops {
 
@@ -18,8 +19,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using MaybeTensor = std::optional<Tensor>;
 
-// Below autograd, and only there: the sharding engine's dispatch key stays in force, so that it sees the operators of
-// the backward pass too.
+// Below autograd, and only there: the sharding engine's dispatch key stays in force, so that it
+// sees the operators of the backward pass too.
 using BelowAutograd = at::AutoDispatchBelowADInplaceOrView;
 
 template <class Signature>
@@ -36,14 +37,17 @@ void by_type(at::ScalarType type, Body body) {
 }
 
 inline MaybeTensor maybe(const Tensor& t) { return t.defined() ? MaybeTensor(t) : std::nullopt; }
-inline Tensor contiguous(const MaybeTensor& t) { return t && t->defined() ? t->contiguous() : Tensor(); }
+inline Tensor contiguous(const MaybeTensor& t) {
+  return t && t->defined() ? t->contiguous() : Tensor();
+}
 
 template <class T>
 const T* data_or_null(const Tensor& t) {
   return t.defined() ? t.const_data_ptr<T>() : nullptr;
 }
 
-// Rows are worked on in groups of this many whatever the number of threads, so that sums over rows have one order.
+// Rows are worked on in groups of this many whatever the number of threads, so that sums over rows
+// have one order.
 inline constexpr std::int64_t kRowGroup = 128;
 inline std::int64_t num_groups(std::int64_t rows) { return (rows + kRowGroup - 1) / kRowGroup; }
 
