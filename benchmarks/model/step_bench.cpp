@@ -6,10 +6,14 @@
 
 #include "model/reference.hpp"
 #include <malloc.h>
+#include <sys/mman.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
+#include <limits>
 #include <string>
 
 namespace {
@@ -99,13 +103,23 @@ void print_operators(const std::function<void()>& step, int repeats) {
     if (ms > 0.05) std::printf("  %8.2f ms  %s\n", ms, name.c_str());
 }
 
+// Pages stay with the process, and its heap grows into a range that may have huge pages:
+// activations of a step are some 100 MB, far more than the table of small pages reaches.
+void keep_memory() {
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  constexpr std::uintptr_t kHugePage = 2 << 20, kReserve = 1 << 30;
+  const auto begin = reinterpret_cast<std::uintptr_t>(sbrk(0));
+  void* volatile reserve = std::malloc(kReserve);  // volatile, or the compiler drops the pair
+  std::free(reserve);
+  const auto first = (begin + kHugePage - 1) / kHugePage * kHugePage;
+  madvise(reinterpret_cast<void*>(first), begin + kReserve - first, MADV_HUGEPAGE);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  // As the program does at start: pages stay with the process.
-  mallopt(M_MMAP_MAX, 0);
-  mallopt(M_TRIM_THRESHOLD, 2147483647);
-  mallopt(M_TOP_PAD, 64 << 20);
+  keep_memory();
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 9;
   const std::string type = argc > 2 ? argv[2] : "gpt2";
   const trireme::kernels::Runtime runtime;
