@@ -97,7 +97,8 @@ void Communicator::Impl::enter() {
   node_impl->status(node_impl->rank).collectives.fetch_add(1, std::memory_order_relaxed);
 }
 
-void Communicator::Impl::wait(std::span<MPI_Request> requests, std::string_view what) {
+void Communicator::Impl::wait(std::span<MPI_Request> requests, std::string_view what,
+                              const std::function<void()>& idle) {
   Pause pause;
   const Deadline deadline = Deadline::after(timeout);
   bool grace_used = false;
@@ -107,6 +108,7 @@ void Communicator::Impl::wait(std::span<MPI_Request> requests, std::string_view 
     check(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
           what);
     if (done != 0) return;
+    if (idle) idle();
     pause();
     if (!pause.time_to_check()) continue;
     node->check_alive(what);

@@ -15,8 +15,8 @@ struct Communicator::Impl {
   NodeGroup* node = nullptr;            // whose health is watched while waiting
   NodeGroup::Impl* node_impl = nullptr;
 
-  // Waits for all requests, polling, with this communicator's deadline.
-  void wait(std::span<MPI_Request> requests, std::string_view what);
+  // Waits for all requests, polling, with this communicator's deadline; calls `idle` between polls.
+  void wait(std::span<MPI_Request> requests, std::string_view what, const std::function<void()>& idle = {});
   // Counts the entry into a collective, so that a late rank can be named.
   void enter();
 };

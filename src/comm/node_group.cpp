@@ -90,14 +90,14 @@ SharedSegments NodeGroup::allocate(std::size_t mine) {
   return SharedSegments(make_segments(impl_->comm.get(), impl_->rank, impl_->size, mine));
 }
 
-void NodeGroup::barrier(std::string_view what) {
+void NodeGroup::barrier(std::string_view what, const std::function<void()>& idle) {
   const std::uint64_t target = ++impl_->barriers;
   impl_->status(impl_->rank).barriers.store(target, std::memory_order_release);
   wait_for_all(
       [&](int local) {
         return impl_->status(local).barriers.load(std::memory_order_acquire) >= target;
       },
-      what);
+      what, idle);
 }
 
 void NodeGroup::wait_for_all(const std::function<bool(int)>& arrived, std::string_view what,

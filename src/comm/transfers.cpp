@@ -45,8 +45,8 @@ void Transfers::receive(Rank from, int tag, std::span<std::byte> bytes) {
   }
 }
 
-void Transfers::wait(std::string_view what) {
-  impl_->comm.impl_->wait(impl_->requests, what);
+void Transfers::wait(std::string_view what, const std::function<void()>& idle) {
+  impl_->comm.impl_->wait(impl_->requests, what, idle);
   impl_->requests.clear();
 }
 

@@ -82,6 +82,7 @@ struct Engine::Impl {
                                         session.world().rank())),
         weights(session, layout, row, options.compute),
         gradients(session, layout, row, assignment) {
+    weights.set_idle([this] { gradients.progress(); });
     std::int64_t elements = 0;
     std::size_t parameters = 0;
     for (std::size_t u = 0; u < units.size(); ++u) {

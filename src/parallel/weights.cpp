@@ -172,11 +172,11 @@ void Weights::gather(std::size_t unit, std::span<const std::size_t> needed) {
       parameter.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
     }
   }
-  session_.node().barrier("release a unit");  // nobody reads the slot any more
+  session_.node().barrier("release a unit", idle_);  // nobody reads the slot any more
 
   const std::int64_t base = static_cast<std::int64_t>(slot) * layout_.largest_unit();
   fill_slot(unit, base);
-  session_.node().barrier("gather a unit");
+  session_.node().barrier("gather a unit", idle_);
 
   const std::vector<Slot>& slots = layout_.unit(unit).slots;
   for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -208,7 +208,7 @@ void Weights::fill_slot(std::size_t unit, std::int64_t base) {
     transfers.receive(Rank(owner), tag, {window_at(base + range.begin), bytes_of(range)});
   }
   std::copy_n(own, bytes_of(mine), window_at(base + mine.begin));
-  transfers.wait("gather a unit");
+  transfers.wait("gather a unit", idle_);
 }
 
 }  // namespace trireme::parallel

@@ -49,8 +49,8 @@ class NodeGroup {
   // @collective on the node. Every rank contributes `mine` bytes (0 is allowed).
   SharedSegments allocate(std::size_t mine);
 
-  // @collective on the node. Two flags in memory; nothing is sent.
-  void barrier(std::string_view what);
+  // @collective on the node. Flags in memory; nothing is sent. `idle`, if given, is called while waiting.
+  void barrier(std::string_view what, const std::function<void()>& idle = {});
 
   // Waits until `arrived(local)` holds for every local rank. Throws Timeout or PeerLost naming those that are missing, where
   // they were last, and what was waited for. `idle`, if given, is called while waiting.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -21,8 +22,9 @@ class Transfers {
 
   void send(Rank to, int tag, std::span<const std::byte> bytes);
   void receive(Rank from, int tag, std::span<std::byte> bytes);
-  // Waits for all of them, with the communicator's deadline; throws Timeout naming the peers still missing.
-  void wait(std::string_view what);
+  // Waits for all of them, with the communicator's deadline; throws Timeout naming who is late. `idle`, if given, is
+  // called while waiting: for work that others wait for meanwhile.
+  void wait(std::string_view what, const std::function<void()>& idle = {});
 
  private:
   struct Impl;

@@ -53,6 +53,8 @@ class Gradients {
   void begin_micro_batch(bool discard);
   void take(std::size_t unit, std::size_t slot, const at::Tensor& gradient);
   void end_micro_batch();
+  // Takes part in the reductions that all local ranks are ready for. Called between other work, and while waiting.
+  void progress();
   // @collective. After the rank's micro-batches of a round.
   void end_round();
   // @collective. After the last round: from here on sums are readable.
@@ -76,7 +78,6 @@ class Gradients {
   void send_total(std::size_t unit, const float* total);
   // ReduceAt::kUnit
   void post(std::size_t unit);
-  void progress();
   void consume();
   void drain();
   std::span<float> posted_buffer(int local, std::uint64_t sequence) const;

@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -42,6 +43,10 @@ class Weights : public OperatorObserver {
   // @collective. Makes what all ranks wrote visible to all: the end of an update.
   void publish();
 
+  // What to do while a gather waits: work that other ranks may need before they can join it. Ranks reach gathers and
+  // reductions in one order, but each reduction later by its own luck; without this they could wait in a circle.
+  void set_idle(std::function<void()> idle) { idle_ = std::move(idle); }
+
   // Sees the operators of forward and backward, to gather what they read. Needed only while not resident.
   bool on_operator(const c10::OperatorHandle& op, torch::jit::Stack& stack) override;
 
@@ -61,6 +66,7 @@ class Weights : public OperatorObserver {
   const Layout& layout_;
   at::ScalarType compute_;
   bool gathers_;
+  std::function<void()> idle_;
   std::vector<std::int64_t> unit_offset_;   // resident: element offset of each unit in the window
   std::vector<std::int64_t> shard_offset_;  // gathered: element offset of this rank's part of each unit in shard_
   std::unique_ptr<comm::SharedSegments> window_;
