@@ -1,6 +1,6 @@
 // Tokens a second of forward and backward of the S model on one thread: the fused operators against
 // plain ATen, in turn, medians of both; then milliseconds by operator of the fused step.
-//   model_step [rounds = 9] [gpt2 | llama]
+//   model_step [rounds = 9] [gpt2 | llama]     (llama has no plain version: it is timed twice)
 #include "trireme/kernels/runtime.hpp"
 #include "trireme/model/language_model.hpp"
 

@@ -6,6 +6,8 @@
 // bits on every run and for every number of threads that torch's own products do.
 // tests/model/ops_test.cpp holds each against its definition in plain ATen.
 //
+// The activations are the kernels room's: they need a kernels::Runtime alive.
+//
 // Shape suffixes: B batch, T sequence, C width of the residual stream, H query heads, G key-value
 // heads, D head width, P = (H + 2 G) D packed queries, keys and values, V vocabulary.
 #pragma once
