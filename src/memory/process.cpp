@@ -1,8 +1,11 @@
 #include "trireme/memory/process.hpp"
 
 #include <malloc.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
+#include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <string>
@@ -10,6 +13,8 @@
 namespace trireme::memory {
 
 namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 // Returns the value of a "Name:   123 kB" line in bytes, 0 when there is none.
 Bytes field(const char* file, std::string_view name) {
@@ -24,10 +29,25 @@ Bytes field(const char* file, std::string_view name) {
 
 }  // namespace
 
+namespace {
+
+// Makes the heap one long range of addresses, in which the kernel is asked for huge pages. Costs nothing until touched.
+void prefer_huge_pages(std::size_t bytes) {
+  void* volatile range = std::malloc(bytes);  // volatile: the compiler may drop a pair of malloc and free
+  if (range == nullptr) return;
+  const auto begin = (reinterpret_cast<std::uintptr_t>(range) + kHugePage - 1) / kHugePage * kHugePage;
+  const auto end = (reinterpret_cast<std::uintptr_t>(range) + bytes) / kHugePage * kHugePage;
+  std::free(range);
+  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);  // a wish
+}
+
+}  // namespace
+
 void keep_freed_memory() {
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   mallopt(M_TOP_PAD, 64 << 20);
+  prefer_huge_pages(std::size_t{1} << 30);
 }
 
 Usage usage() {

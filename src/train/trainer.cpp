@@ -87,6 +87,7 @@ class Run {
   std::optional<optim::Schedule> schedule_;
 
   data::Split data_;
+  config::Model shape_;  // with every size that the configuration leaves to be derived
   std::optional<TokenBatches> train_batches_;
   std::optional<TokenBatches> eval_batches_;
   std::int64_t num_eval_batches_ = 0;
@@ -120,13 +121,16 @@ void Run::check() {
   adamw_ = {optimizer.betas[0], optimizer.betas[1], optimizer.eps, optimizer.weight_decay, optimizer.decay_all};
   schedule_.emplace(schedule_options(config_));
   data_ = open_data(config_.data);
-  if (config_.model.vocab == 0) config_.model.vocab = data_.train->vocabulary_size();
+  if (config_.model.vocab == 0) {
+    config_.model.vocab = data_.train->vocabulary_size();
+    loaded_.sources["model.vocab"] = "the tokenizer";
+  }
   if (config_.model.vocab < data_.train->vocabulary_size()) {
     throw Error(ErrorKind::kConfig, fmt::format("model.vocab is {}, but the tokenizer has {} tokens", config_.model.vocab,
                                                 data_.train->vocabulary_size()),
                 "leave model.vocab out: it then is the tokenizer's");
   }
-  config_.model = model::resolved(config_.model);
+  shape_ = model::resolved(config_.model);
   parallel::assign_micro_batches(parallel::strategy(config_.parallel.strategy).reduce_at,
                                  config_.train.global_batch_size / config_.train.micro_batch_size,
                                  context_.world().size(), context_.world().rank());
@@ -151,13 +155,13 @@ void Run::build() {
   state_.train_samples = static_cast<std::int64_t>(data_.train->num_samples());
 
   deferred_.emplace(config_.run.seed, [this] {
-    model_ = model::make(config_.model);
+    model_ = model::make(shape_);
     return model_;
   });
   engine_.emplace(context_.session(), *model_, *deferred_,
                   parallel::EngineOptions{config_.parallel.strategy, config_.parallel.units, compute_type(config_),
                                           config_.train.global_batch_size / micro_batch_size});
-  flops_per_token_ = static_cast<double>(model::flops_per_token(config_.model, config_.data.sequence_length));
+  flops_per_token_ = static_cast<double>(model::flops_per_token(shape_, config_.data.sequence_length));
 }
 
 void Run::resume() {
