@@ -21,5 +21,6 @@ void add_train(Program program);
 void add_generate(Program program);
 void add_checkpoint(Program program);
 void add_config(Program program);
+void add_report(Program program);
 
 }  // namespace trireme::app

@@ -32,6 +32,7 @@ int run(int argc, char** argv) {
   add_generate(program);
   add_checkpoint(program);
   add_config(program);
+  add_report(program);
   try {
     cli.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "trireme/base/version.hpp"
 #include "trireme/obs/table.hpp"
 
@@ -11,9 +13,9 @@ namespace {
 
 std::string describe_ranks(Context& context, const config::Config& config) {
   const comm::Topology& topology = context.session().topology();
+  const int threads = threads_of(context, config.run);
   std::string text = fmt::format("{} on {} node{}, {} thread{} each", context.world().size(), topology.num_nodes,
-                                 topology.num_nodes == 1 ? "" : "s", config.run.threads,
-                                 config.run.threads == 1 ? "" : "s");
+                                 topology.num_nodes == 1 ? "" : "s", threads, threads == 1 ? "" : "s");
   if (context.identity().launcher != "none") text += fmt::format(" (started by {})", context.identity().launcher);
   return text;
 }
@@ -62,6 +64,12 @@ std::string banner(Context& context, const config::Loaded& loaded, const paralle
   return text;
 }
 
+int threads_of(Context& context, const config::Run& run) {
+  const int asked = static_cast<int>(run.threads);
+  if (run.reproducible) return asked;  // products with other numbers of threads may differ in the last bit
+  return std::max(asked, cluster::usable_cores() / context.session().node().size());
+}
+
 std::vector<std::string> start_warnings(Context& context, const config::Config& config,
                                         const parallel::Engine& engine) {
   std::vector<std::string> warnings;
@@ -69,8 +77,7 @@ std::vector<std::string> start_warnings(Context& context, const config::Config& 
   if (!inexact.empty() && config.run.reproducible) {
     warnings.push_back("results will not equal those of other rank counts to the bit: " + inexact);
   }
-  const comm::Topology& topology = context.session().topology();
-  const std::int64_t busy = topology.ranks_on(topology.node) * config.run.threads;
+  const int busy = threads_of(context, config.run);
   const int cores = cluster::usable_cores();
   if (context.session().node().size() == 1 && busy < cores) {
     warnings.push_back(fmt::format("{} of {} usable cores will work: start more ranks (mpirun -np {}), or raise "

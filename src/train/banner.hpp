@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "trireme/config/load.hpp"
 #include "trireme/parallel/engine.hpp"
@@ -12,6 +13,10 @@ namespace trireme::train {
 
 std::string banner(Context& context, const config::Loaded& loaded, const parallel::Engine& engine,
                    const TrainingState& state, std::uint64_t eval_samples);
+
+// Returns how many threads a rank computes with: run.threads, or where results need not be reproducible, as many of the
+// node's usable cores as there are for each rank, if that is more.
+int threads_of(Context& context, const config::Run& run);
 
 // Returns what a user should know before trusting the numbers: why results depend on the rank count, idle cores, ...
 std::vector<std::string> start_warnings(Context& context, const config::Config& config, const parallel::Engine& engine);

@@ -17,6 +17,7 @@
 #include "trireme/memory/process.hpp"
 #include "trireme/model/language_model.hpp"
 #include "trireme/obs/metrics.hpp"
+#include "trireme/obs/report.hpp"
 #include "trireme/optim/adamw.hpp"
 #include "trireme/optim/schedule.hpp"
 #include "trireme/train/checkpointing.hpp"
@@ -76,6 +77,7 @@ class Run {
   double evaluate();
   void save();
   void say(const obs::StepMetrics& metrics);
+  void write_report();
   bool due(std::int64_t every) const { return every > 0 && state_.step % every == 0; }
 
   Context& context_;
@@ -224,6 +226,7 @@ TrainResult Run::train() {
   if (result.preempted) {
     context_.log().info(fmt::format("stopped at step {} by {}; continue with --resume auto", state_.step, stop.reason()));
   }
+  if (context_.world().is_root()) write_report();
   result.step = state_.step;
   result.tokens = state_.tokens;
   result.seconds = seconds_since(start);
@@ -363,6 +366,15 @@ void Run::say(const obs::StepMetrics& metrics) {
   recent_step_seconds_.clear();
 }
 
+// The checkpoint is safe: a report that cannot be written is worth a warning, not the run's exit code.
+void Run::write_report() {
+  try {
+    obs::write_report(folder_.root);
+  } catch (const std::exception& exception) {
+    context_.log().warn(fmt::format("no report.html: {}", exception.what()));
+  }
+}
+
 // Going on from an old checkpoint beside newer ones would leave two histories in one folder.
 void Run::refuse_newer_checkpoints() const {
   for (const fs::path& path : ckpt::list(folder_.checkpoints())) {
@@ -378,7 +390,7 @@ void Run::refuse_newer_checkpoints() const {
 
 TrainResult train(Context& context, const config::Loaded& loaded, const TrainOptions& options) {
   context.session().set_timeout(std::chrono::duration<double>(loaded.config.run.timeout));
-  at::set_num_threads(static_cast<int>(loaded.config.run.threads));
+  at::set_num_threads(threads_of(context, loaded.config.run));
   Run run(context, loaded, options);
   return run.train();
 }
