@@ -13,14 +13,16 @@ namespace trireme::comm {
 
 namespace {
 
-void initialise_mpi(int* argc, char*** argv) {
-  ensure(!mpi_is_up(), "MPI is initialised once");
+// Returns whether MPI was started here, and not by a program that this library is a part of.
+bool initialise_mpi(int* argc, char*** argv) {
+  if (mpi_is_up()) return false;
   int provided = 0;
   check(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_FUNNELED) {
     throw Error(ErrorKind::kEnvironment, "this MPI library does not allow threads beside the one that calls it",
                 "use an MPI library built with thread support");
   }
+  return true;
 }
 
 CommHandle split_by_node(int ranks_per_node) {
@@ -89,6 +91,7 @@ int Topology::ranks_on(int node_index) const {
 }
 
 struct Session::Impl {
+  bool owns_mpi = false;
   Topology topology;
   NodeGroup::Impl* node_impl = nullptr;
   std::unique_ptr<NodeGroup> node;
@@ -96,7 +99,7 @@ struct Session::Impl {
 };
 
 Session::Session(int* argc, char*** argv, const SessionOptions& options) : impl_(std::make_unique<Impl>()) {
-  initialise_mpi(argc, argv);
+  impl_->owns_mpi = initialise_mpi(argc, argv);
   CommHandle node = split_by_node(options.ranks_per_node);
   CommHandle world = order_by_node(node.get());
   impl_->topology = find_topology(world.get(), node.get());
@@ -114,8 +117,9 @@ Session::Session(int* argc, char*** argv, const SessionOptions& options) : impl_
 
 Session::~Session() {
   const bool failing = std::uncaught_exceptions() > 0;
+  const bool owns_mpi = impl_->owns_mpi;
   impl_.reset();
-  if (!failing && mpi_is_up()) MPI_Finalize();
+  if (owns_mpi && !failing && mpi_is_up()) MPI_Finalize();
 }
 
 Communicator& Session::world() { return *impl_->world; }

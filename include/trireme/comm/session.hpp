@@ -29,9 +29,10 @@ struct Topology {
 
 class Session {
  public:
-  // @collective. Initialises MPI (once a process) and makes the world and node groups.
+  // @collective. Initialises MPI, unless the program around it has, and makes the world and node groups.
   Session(int* argc, char*** argv, const SessionOptions& options);
-  // Finalises MPI unless an exception is in flight: a rank that failed must not wait for the others in MPI_Finalize.
+  // Finalises MPI if it was initialised here and no exception is in flight: a rank that failed must not wait for the others
+  // in MPI_Finalize.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
