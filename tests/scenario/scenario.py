@@ -139,8 +139,8 @@ class Job:
         return f"{self.command}\n  exit code {self.process.poll()}\n{indented(self.out)}{indented(self.err)}"
 
     def errors(self):
-        """The error reports on standard error; each begins with the program's name."""
-        return re.findall(r"^trireme: error .*(?:\n  .*)*", self.err, re.M)
+        """The error reports on standard error, with the program's name or, as in a log, without."""
+        return re.findall(r"^(?:trireme: )?error \(.*(?:\n  .*)*", self.err, re.M)
 
 
 def indented(text, most=4000):
