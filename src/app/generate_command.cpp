@@ -1,23 +1,33 @@
-#include <cstdio>
-#include <memory>
-
-#include "commands.hpp"
 #include "trireme/memory/process.hpp"
 #include "trireme/train/generate.hpp"
+
+#include "commands.hpp"
+
+#include <cstdio>
+#include <memory>
 
 namespace trireme::app {
 
 void add_generate(Program program) {
   auto options = std::make_shared<train::GenerateOptions>();
-  CLI::App* command = program.cli.add_subcommand("generate", "write text with a trained checkpoint");
-  command->add_option("checkpoint", options->checkpoint, "a checkpoint or a run's folder (its newest)")->required();
+  CLI::App* command =
+      program.cli.add_subcommand("generate", "write text with a trained checkpoint");
+  command
+      ->add_option("checkpoint", options->checkpoint, "a checkpoint or a run's folder (its newest)")
+      ->required();
   command->add_option("--prompt", options->prompt, "the text to go on from");
-  command->add_option("--tokens", options->tokens, "how many tokens to write")->capture_default_str();
-  command->add_option("--temperature", options->temperature, "0: always the likeliest token; higher: bolder")
+  command->add_option("--tokens", options->tokens, "how many tokens to write")
       ->capture_default_str();
-  command->add_option("--top-k", options->top_k, "draw among the k likeliest tokens only; 0: among all")
+  command
+      ->add_option("--temperature", options->temperature,
+                   "0: always the likeliest token; higher: bolder")
       ->capture_default_str();
-  command->add_option("--seed", options->seed, "the same seed writes the same text")->capture_default_str();
+  command
+      ->add_option("--top-k", options->top_k,
+                   "draw among the k likeliest tokens only; 0: among all")
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "the same seed writes the same text")
+      ->capture_default_str();
   command->callback([program, options] {
     program.action = [options] {
       memory::keep_freed_memory();

@@ -1,12 +1,12 @@
 // The trireme command. The only place that decides how the process ends.
-#include <fmt/format.h>
-
-#include <cstdio>
+#include "trireme/base/text.hpp"
+#include "trireme/base/version.hpp"
 
 #include "commands.hpp"
 #include "report_error.hpp"
-#include "trireme/base/text.hpp"
-#include "trireme/base/version.hpp"
+#include <fmt/format.h>
+
+#include <cstdio>
 
 namespace trireme::app {
 
@@ -23,8 +23,10 @@ std::string suggestion(const CLI::App& cli, int argc, char** argv) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App cli("Trireme: trains transformers, and any torch::nn::Module, on supercomputers.", "trireme");
-  cli.set_version_flag("--version", fmt::format("trireme {} ({})", build::kVersion, build::kGitCommit));
+  CLI::App cli("Trireme: trains transformers, and any torch::nn::Module, on supercomputers.",
+               "trireme");
+  cli.set_version_flag("--version",
+                       fmt::format("trireme {} ({})", build::kVersion, build::kGitCommit));
   cli.require_subcommand(1);
   Action action;
   const Program program{argc, argv, cli, action};

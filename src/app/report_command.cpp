@@ -1,11 +1,11 @@
+#include "trireme/base/text.hpp"
+#include "trireme/obs/report.hpp"
+
+#include "commands.hpp"
 #include <fmt/format.h>
 
 #include <filesystem>
 #include <memory>
-
-#include "commands.hpp"
-#include "trireme/base/text.hpp"
-#include "trireme/obs/report.hpp"
 
 namespace trireme::app {
 
@@ -20,13 +20,15 @@ struct Arguments {
 
 void add_report(Program program) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = program.cli.add_subcommand("report", "write a run's report.html: curves, time split, settings");
+  CLI::App* command = program.cli.add_subcommand(
+      "report", "write a run's report.html: curves, time split, settings");
   command->add_option("run", arguments->run, "a run's folder, such as runs/demo")->required();
   command->add_flag("--json", arguments->json, "one JSON object on standard output");
   command->callback([program, arguments] {
     program.action = [arguments] {
       const std::string path = obs::write_report(arguments->run).string();
-      fmt::print("{}\n", arguments->json ? fmt::format("{{\"report\": {}}}", json_quoted(path)) : path);
+      fmt::print("{}\n",
+                 arguments->json ? fmt::format("{{\"report\": {}}}", json_quoted(path)) : path);
       return 0;
     };
   });

@@ -1,18 +1,19 @@
 #include "report_error.hpp"
 
+#include "trireme/base/environment.hpp"
+
 #include <unistd.h>
 
 #include <new>
 #include <string>
-
-#include "trireme/base/environment.hpp"
 
 namespace trireme::app {
 
 Error as_error(const std::exception& exception) {
   if (const auto* error = dynamic_cast<const Error*>(&exception)) {
     Error copy = *error;
-    if (copy.host.empty() && copy.kind != ErrorKind::kUsage && copy.kind != ErrorKind::kConfig) copy.host = host_name();
+    if (copy.host.empty() && copy.kind != ErrorKind::kUsage && copy.kind != ErrorKind::kConfig)
+      copy.host = host_name();
     return copy;
   }
   const std::string text = exception.what();
@@ -24,7 +25,8 @@ Error as_error(const std::exception& exception) {
     error.cause = text;
     return error;
   }
-  return Error(ErrorKind::kInternal, text, "this is a bug in trireme or in the model; please report it");
+  return Error(ErrorKind::kInternal, text,
+               "this is a bug in trireme or in the model; please report it");
 }
 
 void print_error(const Error& error) {

@@ -1,9 +1,9 @@
 // Errors on their way to a person.
 #pragma once
 
-#include <exception>
-
 #include "trireme/base/error.hpp"
+
+#include <exception>
 
 namespace trireme::app {
 

@@ -1,11 +1,11 @@
+#include "trireme/train/trainer.hpp"
+
+#include "commands.hpp"
+#include "report_error.hpp"
 #include <fmt/format.h>
 
 #include <cstdio>
 #include <memory>
-
-#include "commands.hpp"
-#include "report_error.hpp"
-#include "trireme/train/trainer.hpp"
 
 namespace trireme::app {
 
@@ -27,13 +27,14 @@ int run(Context& context, const Arguments& arguments) {
   const train::TrainResult result =
       train::train(context, loaded, {train::Resume::parse(arguments.resume), arguments.dry_run});
   if (arguments.dry_run || !context.world().is_root()) return result.preempted ? kExitPreempted : 0;
-  fmt::print("done step={} loss={:.4f} tokens={} seconds={:.1f} checkpoint={}\n", result.step, result.loss,
-             result.tokens, result.seconds, result.checkpoint.string());
+  fmt::print("done step={} loss={:.4f} tokens={} seconds={:.1f} checkpoint={}\n", result.step,
+             result.loss, result.tokens, result.seconds, result.checkpoint.string());
   std::fflush(stdout);
   return result.preempted ? kExitPreempted : 0;
 }
 
-// A failure that all ranks share ends each in order; any other ends the job at once, with its message.
+// A failure that all ranks share ends each in order; any other ends the job at once, with its
+// message.
 int run_and_report(int& argc, char**& argv, const Arguments& arguments) {
   Context context(argc, argv);
   try {
@@ -53,18 +54,26 @@ int run_and_report(int& argc, char**& argv, const Arguments& arguments) {
 
 void add_train(Program program) {
   auto arguments = std::make_shared<Arguments>();
-  CLI::App* command = program.cli.add_subcommand("train", "train a model as YAML files say, alone or under mpirun");
+  CLI::App* command =
+      program.cli.add_subcommand("train", "train a model as YAML files say, alone or under mpirun");
   command->add_option("files", arguments->files, "configuration files; later ones win")->required();
-  command->add_option("--set", arguments->assignments, "one setting, as in --set optimizer.lr=1e-3; wins over files")
+  command
+      ->add_option("--set", arguments->assignments,
+                   "one setting, as in --set optimizer.lr=1e-3; wins over files")
       ->allow_extra_args(false);
-  command->add_option("--resume", arguments->resume,
-                      "none: refuse a folder that holds a run; auto: continue if there is something to continue; or "
-                      "a checkpoint")
+  command
+      ->add_option("--resume", arguments->resume,
+                   "none: refuse a folder that holds a run; auto: continue if there is something "
+                   "to continue; or "
+                   "a checkpoint")
       ->capture_default_str();
-  command->add_flag("--dry-run", arguments->dry_run, "check everything and print the plan, train nothing");
+  command->add_flag("--dry-run", arguments->dry_run,
+                    "check everything and print the plan, train nothing");
   command->footer("Settings, with default and help: trireme config fields");
   command->callback([program, arguments] {
-    program.action = [program, arguments] { return run_and_report(program.argc, program.argv, *arguments); };
+    program.action = [program, arguments] {
+      return run_and_report(program.argc, program.argv, *arguments);
+    };
   });
 }
 

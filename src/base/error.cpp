@@ -9,32 +9,51 @@ namespace trireme {
 
 int exit_code(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::kUsage: return 2;
-    case ErrorKind::kConfig: return 64;
-    case ErrorKind::kCorrupt: return 65;
-    case ErrorKind::kEnvironment: return 69;
-    case ErrorKind::kInternal: return 70;
-    case ErrorKind::kDevice: return 71;
-    case ErrorKind::kIo: return 74;
+    case ErrorKind::kUsage:
+      return 2;
+    case ErrorKind::kConfig:
+      return 64;
+    case ErrorKind::kCorrupt:
+      return 65;
+    case ErrorKind::kEnvironment:
+      return 69;
+    case ErrorKind::kInternal:
+      return 70;
+    case ErrorKind::kDevice:
+      return 71;
+    case ErrorKind::kIo:
+      return 74;
     case ErrorKind::kPeerLost:
-    case ErrorKind::kTimeout: return 75;
-    case ErrorKind::kOutOfMemory: return 79;
+    case ErrorKind::kTimeout:
+      return 75;
+    case ErrorKind::kOutOfMemory:
+      return 79;
   }
   return 70;
 }
 
 std::string_view name_of(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::kUsage: return "usage";
-    case ErrorKind::kConfig: return "config";
-    case ErrorKind::kCorrupt: return "corrupt";
-    case ErrorKind::kEnvironment: return "environment";
-    case ErrorKind::kInternal: return "internal";
-    case ErrorKind::kDevice: return "device";
-    case ErrorKind::kIo: return "io";
-    case ErrorKind::kPeerLost: return "peer lost";
-    case ErrorKind::kTimeout: return "timeout";
-    case ErrorKind::kOutOfMemory: return "out of memory";
+    case ErrorKind::kUsage:
+      return "usage";
+    case ErrorKind::kConfig:
+      return "config";
+    case ErrorKind::kCorrupt:
+      return "corrupt";
+    case ErrorKind::kEnvironment:
+      return "environment";
+    case ErrorKind::kInternal:
+      return "internal";
+    case ErrorKind::kDevice:
+      return "device";
+    case ErrorKind::kIo:
+      return "io";
+    case ErrorKind::kPeerLost:
+      return "peer lost";
+    case ErrorKind::kTimeout:
+      return "timeout";
+    case ErrorKind::kOutOfMemory:
+      return "out of memory";
   }
   return "internal";
 }
@@ -71,9 +90,12 @@ void ensure(bool condition, std::string_view what, std::source_location where) {
 void throw_errno(std::string_view operation, std::string_view path, std::source_location where) {
   const int code = errno;
   std::string hint;
-  if (code == ENOSPC || code == EDQUOT) hint = "free some space, or point run.dir at another file system";
-  if (code == EACCES || code == EROFS || code == EPERM) hint = "choose a folder that you may write to";
-  throw Error(ErrorKind::kIo, fmt::format("{} {}: {} (errno {})", operation, path, std::strerror(code), code),
+  if (code == ENOSPC || code == EDQUOT)
+    hint = "free some space, or point run.dir at another file system";
+  if (code == EACCES || code == EROFS || code == EPERM)
+    hint = "choose a folder that you may write to";
+  throw Error(ErrorKind::kIo,
+              fmt::format("{} {}: {} (errno {})", operation, path, std::strerror(code), code),
               std::move(hint), where);
 }
 

@@ -15,7 +15,8 @@ std::string human(Bytes bytes) {
     size /= 1024;
     ++unit;
   }
-  return unit == 0 ? fmt::format("{} B", bytes.value) : fmt::format("{:.1f} {}", size, kNames[unit]);
+  return unit == 0 ? fmt::format("{} B", bytes.value)
+                   : fmt::format("{:.1f} {}", size, kNames[unit]);
 }
 
 std::string human_count(std::int64_t count) {

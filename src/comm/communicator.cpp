@@ -1,5 +1,10 @@
 #include "trireme/comm/communicator.hpp"
 
+#include "trireme/base/deadline.hpp"
+#include "trireme/base/environment.hpp"
+
+#include "communicator_impl.hpp"
+#include "pause.hpp"
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,11 +12,6 @@
 #include <limits>
 #include <numeric>
 #include <thread>
-
-#include "communicator_impl.hpp"
-#include "pause.hpp"
-#include "trireme/base/deadline.hpp"
-#include "trireme/base/environment.hpp"
 
 namespace trireme::comm {
 
@@ -68,10 +68,10 @@ Error unpack(const ByteVector& bytes) {
 Error describe_failure(const std::exception& exception, int rank) {
   const auto* known = dynamic_cast<const Error*>(&exception);
   const auto* memory = dynamic_cast<const std::bad_alloc*>(&exception);
-  Error error = known != nullptr ? *known
-                : memory != nullptr
-                    ? Error(ErrorKind::kOutOfMemory, "an allocation was refused", "use more nodes or a smaller model")
-                    : Error(ErrorKind::kInternal, exception.what());
+  Error error = known != nullptr    ? *known
+                : memory != nullptr ? Error(ErrorKind::kOutOfMemory, "an allocation was refused",
+                                            "use more nodes or a smaller model")
+                                    : Error(ErrorKind::kInternal, exception.what());
   if (error.rank < 0) error.rank = rank;
   if (error.host.empty()) error.host = host_name();
   return error;
@@ -105,8 +105,9 @@ void Communicator::Impl::wait(std::span<MPI_Request> requests, std::string_view 
   Deadline grace = deadline;
   for (;;) {
     int done = 0;
-    check(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
-          what);
+    check(
+        MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
+        what);
     if (done != 0) return;
     if (idle) idle();
     pause();
@@ -124,8 +125,10 @@ void Communicator::Impl::wait(std::span<MPI_Request> requests, std::string_view 
     for (const int local : behind) late.push_back(node->describe(local));
     throw Error(ErrorKind::kTimeout,
                 fmt::format("waited {:g} s in '{}' for {}", timeout.count(), what,
-                            late.empty() ? "a rank on another node" : fmt::format("{}", fmt::join(late, ", "))),
-                "a rank that is stopped, swapping or stuck shows in `top` on its node; run.timeout sets how "
+                            late.empty() ? "a rank on another node"
+                                         : fmt::format("{}", fmt::join(late, ", "))),
+                "a rank that is stopped, swapping or stuck shows in `top` on its node; run.timeout "
+                "sets how "
                 "long to wait");
   }
 }
@@ -156,13 +159,15 @@ ByteVector Communicator::broadcast(ByteVector bytes, std::string_view what, Rank
   check(MPI_Ibcast(&size, 1, MPI_UINT64_T, root_rank, impl_->comm.get(), &request), "MPI_Ibcast");
   impl_->wait({&request, 1}, what);
   bytes.resize(size);
-  check(MPI_Ibcast(bytes.data(), checked_int(size, what), MPI_BYTE, root_rank, impl_->comm.get(), &request),
+  check(MPI_Ibcast(bytes.data(), checked_int(size, what), MPI_BYTE, root_rank, impl_->comm.get(),
+                   &request),
         "MPI_Ibcast");
   impl_->wait({&request, 1}, what);
   return bytes;
 }
 
-std::vector<ByteVector> Communicator::all_gather(std::span<const std::byte> mine, std::string_view what) {
+std::vector<ByteVector> Communicator::all_gather(std::span<const std::byte> mine,
+                                                 std::string_view what) {
   impl_->enter();
   const auto ranks = static_cast<std::size_t>(impl_->size);
   const int my_size = checked_int(mine.size(), what);
@@ -179,8 +184,8 @@ std::vector<ByteVector> Communicator::all_gather(std::span<const std::byte> mine
   }
   checked_int(total, what);
   ByteVector all(total);
-  check(MPI_Iallgatherv(mine.data(), my_size, MPI_BYTE, all.data(), sizes.data(), offsets.data(), MPI_BYTE,
-                        impl_->comm.get(), &request),
+  check(MPI_Iallgatherv(mine.data(), my_size, MPI_BYTE, all.data(), sizes.data(), offsets.data(),
+                        MPI_BYTE, impl_->comm.get(), &request),
         "MPI_Iallgatherv");
   impl_->wait({&request, 1}, what);
   std::vector<ByteVector> result(ranks);
@@ -215,13 +220,15 @@ std::vector<Message> Communicator::exchange(std::vector<Message> out, std::strin
   for (Message& message : in) {
     requests.emplace_back();
     check(MPI_Irecv(message.bytes.data(), checked_int(message.bytes.size(), what), MPI_BYTE,
-                    static_cast<int>(message.peer.value), kExchangeTag, impl_->comm.get(), &requests.back()),
+                    static_cast<int>(message.peer.value), kExchangeTag, impl_->comm.get(),
+                    &requests.back()),
           "MPI_Irecv");
   }
   for (const Message& message : out) {
     requests.emplace_back();
     check(MPI_Isend(message.bytes.data(), checked_int(message.bytes.size(), what), MPI_BYTE,
-                    static_cast<int>(message.peer.value), kExchangeTag, impl_->comm.get(), &requests.back()),
+                    static_cast<int>(message.peer.value), kExchangeTag, impl_->comm.get(),
+                    &requests.back()),
           "MPI_Isend");
   }
   impl_->wait(requests, what);
@@ -247,7 +254,8 @@ Communicator Communicator::split(int color, int key, std::string_view what) {
   impl_->enter();
   CommHandle part;
   check(MPI_Comm_split(impl_->comm.get(), color, key, part.address()), what);
-  return Communicator(make_communicator(std::move(part), impl_->node, impl_->node_impl, impl_->timeout));
+  return Communicator(
+      make_communicator(std::move(part), impl_->node, impl_->node_impl, impl_->timeout));
 }
 
 }  // namespace trireme::comm

@@ -1,9 +1,10 @@
 // What the session hands to Communicator. Private to the room.
 #pragma once
 
+#include "trireme/comm/communicator.hpp"
+
 #include "mpi/check.hpp"
 #include "node_group_impl.hpp"
-#include "trireme/comm/communicator.hpp"
 
 namespace trireme::comm {
 
@@ -12,11 +13,12 @@ struct Communicator::Impl {
   int rank = 0;
   int size = 1;
   std::chrono::duration<double> timeout{600};
-  NodeGroup* node = nullptr;            // whose health is watched while waiting
+  NodeGroup* node = nullptr;  // whose health is watched while waiting
   NodeGroup::Impl* node_impl = nullptr;
 
   // Waits for all requests, polling, with this communicator's deadline; calls `idle` between polls.
-  void wait(std::span<MPI_Request> requests, std::string_view what, const std::function<void()>& idle = {});
+  void wait(std::span<MPI_Request> requests, std::string_view what,
+            const std::function<void()>& idle = {});
   // Counts the entry into a collective, so that a late rank can be named.
   void enter();
 };

@@ -1,18 +1,18 @@
 #include "trireme/comm/node_group.hpp"
 
+#include "trireme/base/error.hpp"
+
+#include "node_group_impl.hpp"
+#include "pause.hpp"
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <algorithm>
-
-#include "node_group_impl.hpp"
-#include "pause.hpp"
-#include "trireme/base/error.hpp"
 
 namespace trireme::comm {
 
@@ -20,7 +20,8 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 
-// MPI promises no alignment. Mappings begin on pages in every process, so rounding up gives all of them the same byte.
+// MPI promises no alignment. Mappings begin on pages in every process, so rounding up gives all of
+// them the same byte.
 std::byte* page_up(void* base) {
   const auto address = reinterpret_cast<std::uintptr_t>(base);
   return reinterpret_cast<std::byte*>((address + kPage - 1) / kPage * kPage);
@@ -32,14 +33,16 @@ void allocate_window(MPI_Comm comm, std::size_t bytes, MPI_Win* window) {
   // Segments on pages of their own: first touch then places them near their owner.
   check(MPI_Info_set(info, "alloc_shared_noncontig", "true"), "MPI_Info_set");
   void* base = nullptr;
-  const int code = MPI_Win_allocate_shared(static_cast<MPI_Aint>(bytes), 1, info, comm, &base, window);
+  const int code =
+      MPI_Win_allocate_shared(static_cast<MPI_Aint>(bytes), 1, info, comm, &base, window);
   MPI_Info_free(&info);
   check(code, "MPI_Win_allocate_shared");
 }
 
-// Makes and zeroes this rank's segment and finds those of the others. Blocking MPI: it happens at the start, where the
-// launcher itself watches for dead ranks.
-std::unique_ptr<SharedSegments::Impl> make_segments(MPI_Comm comm, int rank, int size, std::size_t mine) {
+// Makes and zeroes this rank's segment and finds those of the others. Blocking MPI: it happens at
+// the start, where the launcher itself watches for dead ranks.
+std::unique_ptr<SharedSegments::Impl> make_segments(MPI_Comm comm, int rank, int size,
+                                                    std::size_t mine) {
   auto impl = std::make_unique<SharedSegments::Impl>();
   allocate_window(comm, mine == 0 ? 0 : mine + kPage, &impl->window);
   for (int local = 0; local < size; ++local) {
@@ -63,8 +66,10 @@ FileDescriptor open_process(pid_t pid) {
 }  // namespace
 
 SharedSegments::Impl::~Impl() {
-  // Freeing a window is collective; after a failure the others may never come, and the memory ends with the process.
-  if (window != MPI_WIN_NULL && mpi_is_up() && std::uncaught_exceptions() == 0) MPI_Win_free(&window);
+  // Freeing a window is collective; after a failure the others may never come, and the memory ends
+  // with the process.
+  if (window != MPI_WIN_NULL && mpi_is_up() && std::uncaught_exceptions() == 0)
+    MPI_Win_free(&window);
 }
 
 SharedSegments::SharedSegments(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

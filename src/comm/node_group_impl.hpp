@@ -1,10 +1,11 @@
 // What the session hands to NodeGroup. Private to the room.
 #pragma once
 
-#include <array>
+#include "trireme/comm/node_group.hpp"
 
 #include "mpi/check.hpp"
-#include "trireme/comm/node_group.hpp"
+
+#include <array>
 
 namespace trireme::comm {
 

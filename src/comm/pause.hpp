@@ -1,4 +1,5 @@
-// How to wait for a flag: spin while it is likely to come at once, then give the core away. Private to the room.
+// How to wait for a flag: spin while it is likely to come at once, then give the core away. Private
+// to the room.
 #pragma once
 
 #include <immintrin.h>

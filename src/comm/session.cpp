@@ -1,13 +1,13 @@
 #include "trireme/comm/session.hpp"
 
+#include "trireme/base/error.hpp"
+
+#include "communicator_impl.hpp"
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
-
-#include "communicator_impl.hpp"
-#include "trireme/base/error.hpp"
 
 namespace trireme::comm {
 
@@ -19,7 +19,8 @@ bool initialise_mpi(int* argc, char*** argv) {
   int provided = 0;
   check(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_FUNNELED) {
-    throw Error(ErrorKind::kEnvironment, "this MPI library does not allow threads beside the one that calls it",
+    throw Error(ErrorKind::kEnvironment,
+                "this MPI library does not allow threads beside the one that calls it",
                 "use an MPI library built with thread support");
   }
   return true;
@@ -30,16 +31,18 @@ CommHandle split_by_node(int ranks_per_node) {
   if (ranks_per_node > 0) {
     int rank = 0;
     check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
-    check(MPI_Comm_split(MPI_COMM_WORLD, rank / ranks_per_node, rank, node.address()), "MPI_Comm_split");
+    check(MPI_Comm_split(MPI_COMM_WORLD, rank / ranks_per_node, rank, node.address()),
+          "MPI_Comm_split");
   } else {
-    check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, node.address()),
-          "MPI_Comm_split_type");
+    check(
+        MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, node.address()),
+        "MPI_Comm_split_type");
   }
   return node;
 }
 
-// Returns a world communicator in which the ranks of a node are consecutive: ordered by the lowest original rank of the
-// node, then by original rank.
+// Returns a world communicator in which the ranks of a node are consecutive: ordered by the lowest
+// original rank of the node, then by original rank.
 CommHandle order_by_node(MPI_Comm node) {
   int rank = 0;
   int size = 0;
@@ -48,7 +51,8 @@ CommHandle order_by_node(MPI_Comm node) {
   int leader = rank;
   check(MPI_Bcast(&leader, 1, MPI_INT, 0, node), "MPI_Bcast");
   std::vector<int> leaders(static_cast<std::size_t>(size));
-  check(MPI_Allgather(&leader, 1, MPI_INT, leaders.data(), 1, MPI_INT, MPI_COMM_WORLD), "MPI_Allgather");
+  check(MPI_Allgather(&leader, 1, MPI_INT, leaders.data(), 1, MPI_INT, MPI_COMM_WORLD),
+        "MPI_Allgather");
   int key = 0;
   for (int other = 0; other < size; ++other) {
     const int their_leader = leaders[static_cast<std::size_t>(other)];
@@ -98,7 +102,8 @@ struct Session::Impl {
   std::unique_ptr<Communicator> world;
 };
 
-Session::Session(int* argc, char*** argv, const SessionOptions& options) : impl_(std::make_unique<Impl>()) {
+Session::Session(int* argc, char*** argv, const SessionOptions& options)
+    : impl_(std::make_unique<Impl>()) {
   impl_->owns_mpi = initialise_mpi(argc, argv);
   CommHandle node = split_by_node(options.ranks_per_node);
   CommHandle world = order_by_node(node.get());

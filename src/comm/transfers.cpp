@@ -1,16 +1,16 @@
 #include "trireme/comm/transfers.hpp"
 
-#include <algorithm>
-
 #include "communicator_impl.hpp"
+
+#include <algorithm>
 
 namespace trireme::comm {
 
 namespace {
 
 constexpr std::size_t kPiece = std::size_t{1} << 30;
-constexpr int kFirstTag = 1024;    // below: the communicator's own messages
-constexpr int kTags = 1 << 20;     // below the least upper bound that MPI libraries in use give
+constexpr int kFirstTag = 1024;  // below: the communicator's own messages
+constexpr int kTags = 1 << 20;   // below the least upper bound that MPI libraries in use give
 
 }  // namespace
 
@@ -21,16 +21,15 @@ struct Transfers::Impl {
 };
 
 Transfers::Transfers(Communicator& comm)
-    : impl_(std::make_unique<Impl>(
-          Impl{comm, comm.impl_->comm.get(), {}})) {}
+    : impl_(std::make_unique<Impl>(Impl{comm, comm.impl_->comm.get(), {}})) {}
 Transfers::~Transfers() = default;
 
 void Transfers::send(Rank to, int tag, std::span<const std::byte> bytes) {
   for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
     const int count = static_cast<int>(std::min(kPiece, bytes.size() - at));
     impl_->requests.emplace_back();
-    check(MPI_Isend(bytes.data() + at, count, MPI_BYTE, static_cast<int>(to.value), kFirstTag + tag % kTags,
-                    impl_->raw, &impl_->requests.back()),
+    check(MPI_Isend(bytes.data() + at, count, MPI_BYTE, static_cast<int>(to.value),
+                    kFirstTag + tag % kTags, impl_->raw, &impl_->requests.back()),
           "MPI_Isend");
   }
 }
@@ -39,8 +38,8 @@ void Transfers::receive(Rank from, int tag, std::span<std::byte> bytes) {
   for (std::size_t at = 0; at < bytes.size(); at += kPiece) {
     const int count = static_cast<int>(std::min(kPiece, bytes.size() - at));
     impl_->requests.emplace_back();
-    check(MPI_Irecv(bytes.data() + at, count, MPI_BYTE, static_cast<int>(from.value), kFirstTag + tag % kTags,
-                    impl_->raw, &impl_->requests.back()),
+    check(MPI_Irecv(bytes.data() + at, count, MPI_BYTE, static_cast<int>(from.value),
+                    kFirstTag + tag % kTags, impl_->raw, &impl_->requests.back()),
           "MPI_Irecv");
   }
 }

@@ -1,13 +1,13 @@
 #include "trireme/memory/host_buffer.hpp"
 
+#include "trireme/base/error.hpp"
+
 #include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <cerrno>
 #include <cstring>
 #include <utility>
-
-#include "trireme/base/error.hpp"
 
 namespace trireme::memory {
 
@@ -16,7 +16,8 @@ HostBuffer::HostBuffer(Bytes size, std::string label, bool touch)
   if (size_ == 0) return;
   void* base = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) {
-    Error error(ErrorKind::kOutOfMemory, fmt::format("cannot reserve {} for {}", human(size), label_),
+    Error error(ErrorKind::kOutOfMemory,
+                fmt::format("cannot reserve {} for {}", human(size), label_),
                 "use more ranks or nodes, strategy zero3, or a smaller model");
     error.cause = std::strerror(errno);
     throw error;

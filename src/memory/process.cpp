@@ -20,7 +20,8 @@ constexpr std::size_t kHugePage = std::size_t{2} << 20;
 Bytes field(const char* file, std::string_view name) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {
-    if (line.compare(0, name.size(), name) == 0 && line.size() > name.size() && line[name.size()] == ':') {
+    if (line.compare(0, name.size(), name) == 0 && line.size() > name.size() &&
+        line[name.size()] == ':') {
       return Bytes(std::strtoll(line.c_str() + name.size() + 1, nullptr, 10) * 1024);
     }
   }
@@ -31,11 +32,14 @@ Bytes field(const char* file, std::string_view name) {
 
 namespace {
 
-// Makes the heap one long range of addresses, in which the kernel is asked for huge pages. Costs nothing until touched.
+// Makes the heap one long range of addresses, in which the kernel is asked for huge pages. Costs
+// nothing until touched.
 void prefer_huge_pages(std::size_t bytes) {
-  void* volatile range = std::malloc(bytes);  // volatile: the compiler may drop a pair of malloc and free
+  void* volatile range =
+      std::malloc(bytes);  // volatile: the compiler may drop a pair of malloc and free
   if (range == nullptr) return;
-  const auto begin = (reinterpret_cast<std::uintptr_t>(range) + kHugePage - 1) / kHugePage * kHugePage;
+  const auto begin =
+      (reinterpret_cast<std::uintptr_t>(range) + kHugePage - 1) / kHugePage * kHugePage;
   const auto end = (reinterpret_cast<std::uintptr_t>(range) + bytes) / kHugePage * kHugePage;
   std::free(range);
   if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);  // a wish

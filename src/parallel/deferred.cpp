@@ -1,5 +1,10 @@
 #include "trireme/parallel/deferred.hpp"
 
+#include "trireme/base/error.hpp"
+#include "trireme/base/random.hpp"
+#include "trireme/kernels/initialise.hpp"
+#include "trireme/parallel/dispatch.hpp"
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/CPUAllocator.h>
 #include <fmt/format.h>
@@ -9,11 +14,6 @@
 #include <cstring>
 #include <unordered_map>
 #include <vector>
-
-#include "trireme/base/error.hpp"
-#include "trireme/base/random.hpp"
-#include "trireme/kernels/initialise.hpp"
-#include "trireme/parallel/dispatch.hpp"
 
 namespace trireme::parallel {
 
@@ -27,15 +27,19 @@ class ReservingAllocator : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     if (bytes == 0) return {nullptr, nullptr, [](void*) {}, c10::Device(c10::kCPU)};
     const std::size_t total = bytes + kHeader;
-    void* base = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* base = mmap(nullptr, total, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) {
-      throw Error(ErrorKind::kOutOfMemory, fmt::format("cannot reserve {} bytes of addresses for a parameter", bytes),
+      throw Error(ErrorKind::kOutOfMemory,
+                  fmt::format("cannot reserve {} bytes of addresses for a parameter", bytes),
                   "raise `ulimit -v`");
     }
     std::memcpy(base, &total, sizeof total);
     return {static_cast<char*>(base) + kHeader, base, &release, c10::Device(c10::kCPU)};
   }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override { std::memcpy(to, from, bytes); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
 
  private:
   static void release(void* base) {
@@ -51,7 +55,8 @@ class ReserveStorage {
   // Above every allocator that LibTorch or a user may have set.
   static constexpr std::uint8_t kPriority = 255;
   ReserveStorage() : previous_(c10::GetCPUAllocator()) {
-    // Tensors may outlive any object of ours, and their storage remembers this function: it is kept for good.
+    // Tensors may outlive any object of ours, and their storage remembers this function: it is kept
+    // for good.
     static ReservingAllocator reserving;
     c10::SetCPUAllocator(&reserving, kPriority);
   }
@@ -78,25 +83,28 @@ bool writes_only_self(const c10::OperatorHandle& op, const std::vector<c10::IVal
   if (schema.empty() || !schema[0].alias_info() || !schema[0].alias_info()->isWrite()) return false;
   if (!arguments[0].isTensor()) return false;
   for (std::size_t i = 1; i < arguments.size(); ++i) {
-    const bool has_tensors = arguments[i].isTensor() || arguments[i].isTensorList() || arguments[i].isGenerator();
+    const bool has_tensors =
+        arguments[i].isTensor() || arguments[i].isTensorList() || arguments[i].isGenerator();
     if (has_tensors) return false;
   }
   return op.schema().returns().size() == 1;
 }
 
 bool covers_its_storage(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && tensor.storage_offset() == 0 && tensor.scalar_type() == at::kFloat &&
+  return tensor.is_contiguous() && tensor.storage_offset() == 0 &&
+         tensor.scalar_type() == at::kFloat &&
          static_cast<std::size_t>(tensor.numel()) * sizeof(float) == tensor.storage().nbytes();
 }
 
 bool overwrites(std::string_view op) {
-  return op == "aten::normal_" || op == "aten::uniform_" || op == "aten::zero_" || op == "aten::fill_";
+  return op == "aten::normal_" || op == "aten::uniform_" || op == "aten::zero_" ||
+         op == "aten::fill_";
 }
 
 float scalar(const c10::IValue& value) { return static_cast<float>(value.toScalar().toDouble()); }
 
-// Writes a range of what one overwriting operator gives. `draw` numbers the operators of a parameter, so that two draws
-// into the same parameter differ.
+// Writes a range of what one overwriting operator gives. `draw` numbers the operators of a
+// parameter, so that two draws into the same parameter differ.
 void evaluate(const Recorded& recorded, std::uint64_t key, std::uint64_t draw, std::int64_t begin,
               std::span<float> out) {
   const auto& arguments = recorded.arguments;
@@ -106,12 +114,14 @@ void evaluate(const Recorded& recorded, std::uint64_t key, std::uint64_t draw, s
   } else if (recorded.name() == "aten::uniform_") {
     kernels::fill_uniform(out, stream, begin, scalar(arguments[1]), scalar(arguments[2]));
   } else {
-    std::fill(out.begin(), out.end(), recorded.name() == "aten::zero_" ? 0.0F : scalar(arguments[1]));
+    std::fill(out.begin(), out.end(),
+              recorded.name() == "aten::zero_" ? 0.0F : scalar(arguments[1]));
   }
 }
 
-// Runs the tape of one storage for good. Draws come from our streams, so that any rank gets the same values; what else
-// draws (randperm and the like) uses LibTorch's generator, seeded from the same key.
+// Runs the tape of one storage for good. Draws come from our streams, so that any rank gets the
+// same values; what else draws (randperm and the like) uses LibTorch's generator, seeded from the
+// same key.
 void replay(const Tape& tape, std::uint64_t key) {
   const at::NoGradGuard no_grad;
   auto generator = at::detail::getDefaultCPUGenerator();
@@ -124,7 +134,8 @@ void replay(const Tape& tape, std::uint64_t key) {
     if (ours) {
       at::Tensor self = recorded.self();
       at::Tensor values = at::empty(self.sizes(), self.options());
-      evaluate(recorded, key, draw, 0, {values.data_ptr<float>(), static_cast<std::size_t>(values.numel())});
+      evaluate(recorded, key, draw, 0,
+               {values.data_ptr<float>(), static_cast<std::size_t>(values.numel())});
       self.copy_(values);
       continue;
     }
@@ -152,7 +163,8 @@ struct DeferredModule::Impl : OperatorObserver {
   at::Tensor whole;
 
   static c10::StorageImpl* storage_of(const at::Tensor& tensor) {
-    return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+    return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl()
+                                                    : nullptr;
   }
 
   bool on_operator(const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
@@ -165,7 +177,8 @@ struct DeferredModule::Impl : OperatorObserver {
       tapes[storage].push_back({op, std::move(arguments)});
       return true;
     }
-    // The operator may read a tensor whose values are still on the tape, and views are harmless: they carry the storage.
+    // The operator may read a tensor whose values are still on the tape, and views are harmless:
+    // they carry the storage.
     if (op.schema().is_mutable() || !is_view(op)) {
       for (const auto& argument : arguments) run_now(argument);
     }
@@ -192,7 +205,8 @@ struct DeferredModule::Impl : OperatorObserver {
     if (found == tapes.end()) return;
     const Tape tape = std::move(found->second);
     tapes.erase(found);
-    // The name is not known during construction; the order of construction is the same on every rank.
+    // The name is not known during construction; the order of construction is the same on every
+    // rank.
     replay(tape, mix(seed, ++early_replays));
   }
   std::uint64_t early_replays = 0;

@@ -9,7 +9,8 @@ namespace {
 
 constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
-// The dispatcher calls a plain function, so who listens must be found from the thread. Set only by ObserveOperators.
+// The dispatcher calls a plain function, so who listens must be found from the thread. Set only by
+// ObserveOperators.
 thread_local OperatorObserver* current_observer = nullptr;
 
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -24,7 +25,8 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericMode, library) {
 
 }  // namespace
 
-ObserveOperators::ObserveOperators(OperatorObserver& observer) : previous_(current_observer), include_(kKey) {
+ObserveOperators::ObserveOperators(OperatorObserver& observer)
+    : previous_(current_observer), include_(kKey) {
   current_observer = &observer;
 }
 

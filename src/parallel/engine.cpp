@@ -1,5 +1,13 @@
 #include "trireme/parallel/engine.hpp"
 
+#include "trireme/base/deadline.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/kernels/convert.hpp"
+#include "trireme/kernels/norm.hpp"
+#include "trireme/parallel/gradients.hpp"
+#include "trireme/parallel/units.hpp"
+#include "trireme/parallel/weights.hpp"
+
 #include <fmt/format.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/torch.h>
@@ -9,14 +17,6 @@
 #include <cstring>
 #include <numeric>
 #include <optional>
-
-#include "trireme/base/deadline.hpp"
-#include "trireme/base/error.hpp"
-#include "trireme/kernels/convert.hpp"
-#include "trireme/kernels/norm.hpp"
-#include "trireme/parallel/gradients.hpp"
-#include "trireme/parallel/units.hpp"
-#include "trireme/parallel/weights.hpp"
 
 namespace trireme::parallel {
 
@@ -37,7 +37,8 @@ class TakeGradient : public torch::autograd::PostAccumulateGradHook {
   std::function<void(const at::Tensor&)> take_;
 };
 
-// The message of Engine::sums: a head, the losses of the rank's micro-batches, the square sums of its blocks.
+// The message of Engine::sums: a head, the losses of the rank's micro-batches, the square sums of
+// its blocks.
 struct Head {
   std::int64_t num_losses;
   std::int64_t stop;
@@ -66,8 +67,8 @@ struct Engine::Impl {
 
   memory::HostBuffer master;
   std::array<memory::HostBuffer, 2> moments;
-  std::vector<std::int64_t> state_offset;   // by unit, in elements
-  std::vector<std::size_t> first_parameter; // by unit
+  std::vector<std::int64_t> state_offset;    // by unit, in elements
+  std::vector<std::size_t> first_parameter;  // by unit
   std::vector<LossEntry> losses;
   double comm_seconds = 0;
 
@@ -78,8 +79,8 @@ struct Engine::Impl {
         row(strategy(options.strategy)),
         units(find_units(module, options.units)),
         layout(describe(units), session.world().size()),
-        assignment(assign_micro_batches(row.reduce_at, options.num_micro_batches, session.world().size(),
-                                        session.world().rank())),
+        assignment(assign_micro_batches(row.reduce_at, options.num_micro_batches,
+                                        session.world().size(), session.world().rank())),
         weights(session, layout, row, options.compute),
         gradients(session, layout, row, assignment) {
     weights.set_idle([this] { gradients.progress(); });
@@ -104,17 +105,20 @@ struct Engine::Impl {
     return layout.shard(unit, me());
   }
 
-  std::span<float> state_span(const memory::HostBuffer& buffer, std::size_t unit, std::int64_t offset,
-                              std::int64_t count) const {
+  std::span<float> state_span(const memory::HostBuffer& buffer, std::size_t unit,
+                              std::int64_t offset, std::int64_t count) const {
     const std::int64_t at = state_offset[unit] + offset - held(unit).begin;
-    return buffer.as<float>(static_cast<std::size_t>(at) * sizeof(float), static_cast<std::size_t>(count));
+    return buffer.as<float>(static_cast<std::size_t>(at) * sizeof(float),
+                            static_cast<std::size_t>(count));
   }
 
-  // The held part of a unit, cut where shards end: inside one part, gradients are contiguous and one rank writes the weights.
+  // The held part of a unit, cut where shards end: inside one part, gradients are contiguous and
+  // one rank writes the weights.
   std::vector<Range> held_by_owner(std::size_t unit) const {
     if (row.state == Placement::kFlatShard) return {held(unit)};
     std::vector<Range> ranges;
-    for (int owner = 0; owner < layout.num_ranks(); ++owner) ranges.push_back(layout.shard(unit, Rank(owner)));
+    for (int owner = 0; owner < layout.num_ranks(); ++owner)
+      ranges.push_back(layout.shard(unit, Rank(owner)));
     return ranges;
   }
 
@@ -151,12 +155,14 @@ struct Engine::Impl {
     action();
   }
 
-  void run_micro_batch(std::int64_t index, bool discard, const std::function<MicroBatchLoss(std::int64_t)>& loss_of) {
+  void run_micro_batch(std::int64_t index, bool discard,
+                       const std::function<MicroBatchLoss(std::int64_t)>& loss_of) {
     gradients.begin_micro_batch(discard);
     with_weights([&] {
       const MicroBatchLoss result = loss_of(index);
       if (result.loss.numel() != 1) {
-        throw Error(ErrorKind::kConfig, "the loss of a micro-batch is not a single number", "sum it");
+        throw Error(ErrorKind::kConfig, "the loss of a micro-batch is not a single number",
+                    "sum it");
       }
       session.node().set_place("backward", current_step);
       result.loss.backward();
@@ -200,7 +206,8 @@ struct Engine::Impl {
     return total;
   }
 
-  // Returns the index of the first parameter of this rank's shards with a gradient that is not finite, or the number of all.
+  // Returns the index of the first parameter of this rank's shards with a gradient that is not
+  // finite, or the number of all.
   std::size_t first_non_finite() const {
     for (std::size_t u = 0; u < units.size(); ++u) {
       for (const Piece& piece : layout.pieces(u, layout.shard(u, me()))) {
@@ -241,7 +248,8 @@ void Engine::accumulate(Step step, const std::function<MicroBatchLoss(std::int64
       engine.session.node().set_place("forward", step.value);
       engine.run_micro_batch(micro_batch, /*discard=*/false, loss_of);
     }
-    // A rank without work in the last round keeps step with the others, who gather and reduce unit by unit.
+    // A rank without work in the last round keeps step with the others, who gather and reduce unit
+    // by unit.
     const bool idle = round.empty() && engine.row.reduce_at == ReduceAt::kUnit;
     if (idle) engine.run_micro_batch(0, /*discard=*/true, loss_of);
     const auto start = Clock::now();
@@ -257,9 +265,12 @@ StepSums Engine::sums(const RankNote& note) {
   comm::Communicator& world = engine.session.world();
   const std::vector<double> blocks = engine.block_sums();
   const auto start = Clock::now();
-  const Head head{static_cast<std::int64_t>(engine.losses.size()), note.stop ? 1 : 0, note.peak_resident.value};
+  const Head head{static_cast<std::int64_t>(engine.losses.size()), note.stop ? 1 : 0,
+                  note.peak_resident.value};
   comm::ByteVector message;
-  const auto append = [&](std::span<const std::byte> bytes) { message.insert(message.end(), bytes.begin(), bytes.end()); };
+  const auto append = [&](std::span<const std::byte> bytes) {
+    message.insert(message.end(), bytes.begin(), bytes.end());
+  };
   append(std::as_bytes(std::span(&head, 1)));
   append(std::as_bytes(std::span(engine.losses)));
   append(std::as_bytes(std::span(blocks)));
@@ -277,7 +288,8 @@ StepSums Engine::sums(const RankNote& note) {
     const std::size_t losses_size = static_cast<std::size_t>(theirs.num_losses) * sizeof(LossEntry);
     std::memcpy(losses.data() + old, bytes.data() + sizeof theirs, losses_size);
     const std::size_t rest = bytes.size() - sizeof theirs - losses_size;
-    std::memcpy(by_rank.emplace_back(rest / sizeof(double)).data(), bytes.data() + sizeof theirs + losses_size, rest);
+    std::memcpy(by_rank.emplace_back(rest / sizeof(double)).data(),
+                bytes.data() + sizeof theirs + losses_size, rest);
   }
   std::sort(losses.begin(), losses.end(),
             [](const LossEntry& a, const LossEntry& b) { return a.micro_batch < b.micro_batch; });
@@ -383,14 +395,17 @@ std::vector<StatePiece> Engine::state(bool owned) {
 
 MemoryUse Engine::memory() const {
   const Impl& engine = *impl_;
-  const auto size = [](const memory::HostBuffer& buffer) { return static_cast<std::int64_t>(buffer.bytes().size()); };
+  const auto size = [](const memory::HostBuffer& buffer) {
+    return static_cast<std::int64_t>(buffer.bytes().size());
+  };
   MemoryUse use;
   const bool gathers = !engine.weights.resident();
   use.work = gathers ? engine.weights.shard() : engine.weights.share_of_window();
   use.master = Bytes(size(engine.master));
   use.moments = Bytes(size(engine.moments[0]) + size(engine.moments[1]));
   use.grad = engine.gradients.accumulator_bytes();
-  use.transient = Bytes(engine.gradients.transient_bytes().value + (gathers ? engine.weights.share_of_window().value : 0));
+  use.transient = Bytes(engine.gradients.transient_bytes().value +
+                        (gathers ? engine.weights.share_of_window().value : 0));
   return use;
 }
 

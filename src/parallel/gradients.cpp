@@ -1,14 +1,14 @@
 #include "trireme/parallel/gradients.hpp"
 
+#include "trireme/base/error.hpp"
+#include "trireme/kernels/accumulate.hpp"
+#include "trireme/parallel/weights.hpp"
+
 #include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <atomic>
-
-#include "trireme/base/error.hpp"
-#include "trireme/kernels/accumulate.hpp"
-#include "trireme/parallel/weights.hpp"
 
 namespace trireme::parallel {
 
@@ -40,7 +40,8 @@ std::span<const kernels::Half> halves(const at::Tensor& tensor) {
 // Writes or adds a gradient of any of the compute types into fp32.
 void put(const at::Tensor& gradient, bool add, std::span<float> into) {
   const at::Tensor dense = gradient.contiguous();
-  ensure(static_cast<std::size_t>(dense.numel()) == into.size(), "a gradient has its parameter's size");
+  ensure(static_cast<std::size_t>(dense.numel()) == into.size(),
+         "a gradient has its parameter's size");
   if (dense.scalar_type() == at::kBFloat16) {
     add ? kernels::add_bf16(into, halves(dense)) : kernels::widen_bf16(halves(dense), into);
   } else if (dense.scalar_type() == at::kFloat) {
@@ -50,12 +51,15 @@ void put(const at::Tensor& gradient, bool add, std::span<float> into) {
       std::copy_n(dense.const_data_ptr<float>(), into.size(), into.begin());
     }
   } else {
-    throw Error(ErrorKind::kConfig, fmt::format("a gradient of type {} cannot be added", toString(dense.scalar_type())),
+    throw Error(ErrorKind::kConfig,
+                fmt::format("a gradient of type {} cannot be added", toString(dense.scalar_type())),
                 "keep the model's parameters in the type that trireme gave them");
   }
 }
 
-std::int64_t bytes_for(std::int64_t elements) { return elements * static_cast<std::int64_t>(sizeof(float)); }
+std::int64_t bytes_for(std::int64_t elements) {
+  return elements * static_cast<std::int64_t>(sizeof(float));
+}
 
 }  // namespace
 
@@ -86,9 +90,11 @@ Gradients::Gradients(comm::Session& session, const Layout& layout, const Strateg
   control_ = std::make_unique<comm::SharedSegments>(session.node().allocate(sizeof(Control)));
 
   if (at_step) {
-    const std::int64_t items = static_cast<std::int64_t>(std::max<std::size_t>(1, assignment.rounds[0].size()));
+    const std::int64_t items =
+        static_cast<std::int64_t>(std::max<std::size_t>(1, assignment.rounds[0].size()));
     const int levels = counter_levels(items);
-    micro_levels_ = memory::HostBuffer(Bytes(bytes_for(full * (levels - 1))), "gradient accumulators");
+    micro_levels_ =
+        memory::HostBuffer(Bytes(bytes_for(full * (levels - 1))), "gradient accumulators");
     std::vector<std::span<float>> spans;
     for (int level = 0; level + 1 < levels; ++level) {
       spans.push_back(micro_levels_.as<float>(static_cast<std::size_t>(bytes_for(full * level)),
@@ -114,7 +120,8 @@ Gradients::~Gradients() = default;
 std::span<float> Gradients::shard_level(int level, std::size_t unit) const {
   const Range mine = layout_.shard(unit, session_.world().rank());
   const std::int64_t offset = shard_elements_ * level + shard_offset_[unit];
-  return shard_levels_.as<float>(static_cast<std::size_t>(bytes_for(offset)), static_cast<std::size_t>(mine.size()));
+  return shard_levels_.as<float>(static_cast<std::size_t>(bytes_for(offset)),
+                                 static_cast<std::size_t>(mine.size()));
 }
 
 void Gradients::begin_step() {
@@ -131,9 +138,10 @@ void Gradients::begin_micro_batch(bool discard) {
 
 void Gradients::take(std::size_t unit, std::size_t slot, const at::Tensor& gradient) {
   if (gradient.layout() != at::kStrided) {
-    throw Error(ErrorKind::kConfig,
-                fmt::format("parameter {} has a sparse gradient", layout_.unit(unit).slots[slot].name),
-                "make the embedding with sparse(false)");
+    throw Error(
+        ErrorKind::kConfig,
+        fmt::format("parameter {} has a sparse gradient", layout_.unit(unit).slots[slot].name),
+        "make the embedding with sparse(false)");
   }
   ensure(!taken_[unit][slot], "a parameter's gradient is complete once a backward pass");
   taken_[unit][slot] = true;
@@ -147,7 +155,8 @@ void Gradients::take(std::size_t unit, std::size_t slot, const at::Tensor& gradi
 
 void Gradients::note_missing(std::size_t unit, std::size_t slot) {
   const auto entry = std::make_pair(unit, slot);
-  if (std::find(without_gradient_.begin(), without_gradient_.end(), entry) == without_gradient_.end()) {
+  if (std::find(without_gradient_.begin(), without_gradient_.end(), entry) ==
+      without_gradient_.end()) {
     without_gradient_.push_back(entry);
   }
 }
@@ -161,8 +170,9 @@ void Gradients::end_micro_batch() {
       note_missing(u, s);
       missing = true;
       if (reduce_at_ == ReduceAt::kStep && !micro_counter_.adds()) {
-        const auto into = micro_counter_.target().subspan(static_cast<std::size_t>(unit_offset_[u] + slots[s].offset),
-                                                          static_cast<std::size_t>(slots[s].size));
+        const auto into = micro_counter_.target().subspan(
+            static_cast<std::size_t>(unit_offset_[u] + slots[s].offset),
+            static_cast<std::size_t>(slots[s].size));
         std::fill(into.begin(), into.end(), 0.0F);
       }
     }
@@ -190,8 +200,9 @@ void Gradients::end_round() {
 
 void Gradients::finish() { ensure(round_ == num_rounds_, "a step ends after its rounds"); }
 
-// Each rank sums its shard of every unit over the node's windows and over the nodes; the total goes back into its own
-// window, where no other rank reads that range before the closing barrier, and to its stand-ins on other nodes.
+// Each rank sums its shard of every unit over the node's windows and over the nodes; the total goes
+// back into its own window, where no other rank reads that range before the closing barrier, and to
+// its stand-ins on other nodes.
 void Gradients::reduce_window(bool last_round) {
   comm::NodeGroup& node = session_.node();
   const comm::Topology& topology = session_.topology();
@@ -226,11 +237,13 @@ void Gradients::send_total(std::size_t unit, const float* total) {
   const int tag = static_cast<int>(unit);
   for (int other = 0; other < topology.num_nodes; ++other) {
     if (other == topology.node) continue;
-    const int receiver = topology.first_rank[static_cast<std::size_t>(other)] + stand_in(topology, other, me);
+    const int receiver =
+        topology.first_rank[static_cast<std::size_t>(other)] + stand_in(topology, other, me);
     transfers.send(Rank(receiver), tag,
                    {reinterpret_cast<const std::byte*>(total), bytes(layout_.shard(unit, me))});
   }
-  // Only this rank of the node reads the window range that it fills here: it is no local rank's own shard.
+  // Only this rank of the node reads the window range that it fills here: it is no local rank's own
+  // shard.
   auto* own_window = reinterpret_cast<float*>(window_->of(node.local_rank()).data());
   for (int owner = 0; owner < layout_.num_ranks(); ++owner) {
     if (topology.node_of(owner) == topology.node ||
@@ -239,7 +252,8 @@ void Gradients::send_total(std::size_t unit, const float* total) {
     }
     const Range theirs = layout_.shard(unit, Rank(owner));
     transfers.receive(Rank(owner), tag,
-                      {reinterpret_cast<std::byte*>(own_window + unit_offset_[unit] + theirs.begin), bytes(theirs)});
+                      {reinterpret_cast<std::byte*>(own_window + unit_offset_[unit] + theirs.begin),
+                       bytes(theirs)});
   }
   transfers.wait("distribute summed gradients");
 }
@@ -256,29 +270,34 @@ void Gradients::add_round(std::size_t unit, std::span<const float> sum) {
 
 std::span<float> Gradients::posted_buffer(int local, std::uint64_t sequence) const {
   const auto size = static_cast<std::size_t>(layout_.largest_unit());
-  return {reinterpret_cast<float*>(window_->of(local).data()) + sequence % kUnitBuffers * size, size};
+  return {reinterpret_cast<float*>(window_->of(local).data()) + sequence % kUnitBuffers * size,
+          size};
 }
 
-// Puts a complete unit where the other ranks of the node can read it. Waits only when the buffer's previous content has
-// not been read by all, and helps to consume meanwhile.
+// Puts a complete unit where the other ranks of the node can read it. Waits only when the buffer's
+// previous content has not been read by all, and helps to consume meanwhile.
 void Gradients::post(std::size_t unit) {
   comm::NodeGroup& node = session_.node();
   const std::uint64_t sequence = posted_;
   if (sequence >= kUnitBuffers) {
     node.wait_for_all(
         [&](int local) {
-          return control_of(*control_, local).consumed.load(std::memory_order_acquire) + kUnitBuffers > sequence;
+          return control_of(*control_, local).consumed.load(std::memory_order_acquire) +
+                     kUnitBuffers >
+                 sequence;
         },
         "a free gradient buffer", [this] { progress(); });
   }
   const Unit& layout = layout_.unit(unit);
-  const auto buffer = posted_buffer(node.local_rank(), sequence).first(static_cast<std::size_t>(layout.size));
+  const auto buffer =
+      posted_buffer(node.local_rank(), sequence).first(static_cast<std::size_t>(layout.size));
   std::int64_t end = 0;
   for (std::size_t s = 0; s < layout.slots.size(); ++s) {
     const Slot& slot = layout.slots[s];
     std::fill(buffer.begin() + end, buffer.begin() + slot.offset, 0.0F);
     end = slot.offset + slot.size;
-    const auto into = buffer.subspan(static_cast<std::size_t>(slot.offset), static_cast<std::size_t>(slot.size));
+    const auto into =
+        buffer.subspan(static_cast<std::size_t>(slot.offset), static_cast<std::size_t>(slot.size));
     at::Tensor& gradient = held_[unit][s];
     if (gradient.defined() && !discard_) {
       put(gradient, /*add=*/false, into);
@@ -312,12 +331,14 @@ void Gradients::consume() {
   const std::size_t unit = in_flight_.front();
   std::vector<const float*> locals;
   for (int local = 0; local < node.size(); ++local) {
-    const auto theirs = control_of(*control_, local).unit[consumed_ % kUnitBuffers].load(std::memory_order_relaxed);
+    const auto theirs =
+        control_of(*control_, local).unit[consumed_ % kUnitBuffers].load(std::memory_order_relaxed);
     if (theirs != unit) {
-      throw Error(ErrorKind::kConfig,
-                  fmt::format("{} finished the gradients of unit '{}' where this rank finished '{}'",
-                              node.describe(local), layout_.unit(theirs).name, layout_.unit(unit).name),
-                  "zero3 needs every rank to use the model's blocks in the same order; use strategy ddp");
+      throw Error(
+          ErrorKind::kConfig,
+          fmt::format("{} finished the gradients of unit '{}' where this rank finished '{}'",
+                      node.describe(local), layout_.unit(theirs).name, layout_.unit(unit).name),
+          "zero3 needs every rank to use the model's blocks in the same order; use strategy ddp");
     }
     locals.push_back(posted_buffer(local, consumed_).data());
   }
@@ -349,15 +370,18 @@ std::span<const float> Gradients::sum(std::size_t unit, Range range) const {
     const Range shard = layout_.shard(unit, Rank(owner));
     if (range.begin < shard.begin || range.end > shard.end) continue;
     const int local = stand_in(topology, topology.node, Rank(owner));
-    return {reinterpret_cast<const float*>(window_->of(local).data()) + unit_offset_[unit] + range.begin, size};
+    return {reinterpret_cast<const float*>(window_->of(local).data()) + unit_offset_[unit] +
+                range.begin,
+            size};
   }
   throw Error(ErrorKind::kInternal, "a range of gradients crosses shards");
 }
 
 Bytes Gradients::accumulator_bytes() const {
   const auto window = static_cast<std::int64_t>(window_->of(session_.node().local_rank()).size());
-  return Bytes(static_cast<std::int64_t>(micro_levels_.bytes().size() + shard_levels_.bytes().size()) +
-               (reduce_at_ == ReduceAt::kStep ? window : 0));
+  return Bytes(
+      static_cast<std::int64_t>(micro_levels_.bytes().size() + shard_levels_.bytes().size()) +
+      (reduce_at_ == ReduceAt::kStep ? window : 0));
 }
 
 Bytes Gradients::transient_bytes() const {

@@ -1,12 +1,12 @@
 #include "trireme/parallel/layout.hpp"
 
+#include "trireme/base/error.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <numeric>
-
-#include "trireme/base/error.hpp"
 
 namespace trireme::parallel {
 
@@ -18,12 +18,14 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 
 }  // namespace
 
-Layout::Layout(std::vector<Unit> units, int num_ranks) : units_(std::move(units)), num_ranks_(num_ranks) {
+Layout::Layout(std::vector<Unit> units, int num_ranks)
+    : units_(std::move(units)), num_ranks_(num_ranks) {
   ensure(num_ranks > 0, "a layout has at least one rank");
   for (Unit& unit : units_) {
     std::int64_t end = 0;
     for (Slot& slot : unit.slots) {
-      slot.size = std::accumulate(slot.shape.begin(), slot.shape.end(), std::int64_t{1}, std::multiplies<>());
+      slot.size = std::accumulate(slot.shape.begin(), slot.shape.end(), std::int64_t{1},
+                                  std::multiplies<>());
       slot.offset = round_up(end, kParameterAlignment);
       end = slot.offset + slot.size;
       num_parameters_ += slot.size;
@@ -66,8 +68,10 @@ std::vector<Piece> Layout::pieces(std::size_t unit, Range range) const {
 
 const Strategy& strategy(const std::string& name) {
   static const std::array<Strategy, 2> kTable{{
-      {"ddp", Placement::kReplicated, Placement::kReplicated, Placement::kReplicated, ReduceAt::kStep},
-      {"zero3", Placement::kFlatShard, Placement::kFlatShard, Placement::kFlatShard, ReduceAt::kUnit},
+      {"ddp", Placement::kReplicated, Placement::kReplicated, Placement::kReplicated,
+       ReduceAt::kStep},
+      {"zero3", Placement::kFlatShard, Placement::kFlatShard, Placement::kFlatShard,
+       ReduceAt::kUnit},
   }};
   for (const Strategy& row : kTable) {
     if (row.name == name) return row;

@@ -1,11 +1,11 @@
 #include "trireme/parallel/micro_batches.hpp"
 
+#include "trireme/base/error.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
-
-#include "trireme/base/error.hpp"
 
 namespace trireme::parallel {
 
@@ -13,11 +13,14 @@ namespace {
 
 std::string why_inexact(std::int64_t micro_batches, int ranks) {
   if (!std::has_single_bit(static_cast<unsigned>(ranks))) {
-    return fmt::format("{} ranks: their sums are not a subtree of the order of addition (1, 2, 4, 8 ... ranks are)",
-                       ranks);
+    return fmt::format(
+        "{} ranks: their sums are not a subtree of the order of addition (1, 2, 4, 8 ... ranks "
+        "are)",
+        ranks);
   }
   if (micro_batches % ranks != 0) {
-    return fmt::format("{} ranks do not divide the {} micro-batches of a step", ranks, micro_batches);
+    return fmt::format("{} ranks do not divide the {} micro-batches of a step", ranks,
+                       micro_batches);
   }
   return {};
 }
@@ -31,12 +34,14 @@ void assign_strided(std::int64_t micro_batches, int ranks, Rank rank, Assignment
   result.longest_round = 1;
 }
 
-// Contiguous blocks inside aligned groups of 2^a micro-batches, the largest power of two that divides their number: each
-// rank's part is a subtree, so one reduction a group suffices (one a step where the number is a power of two).
+// Contiguous blocks inside aligned groups of 2^a micro-batches, the largest power of two that
+// divides their number: each rank's part is a subtree, so one reduction a group suffices (one a
+// step where the number is a power of two).
 void assign_blocks(std::int64_t micro_batches, int ranks, Rank rank, Assignment& result) {
-  const std::int64_t group = result.inexact.empty()
-                                 ? std::int64_t{1} << std::countr_zero(static_cast<std::uint64_t>(micro_batches))
-                                 : micro_batches;
+  const std::int64_t group =
+      result.inexact.empty()
+          ? std::int64_t{1} << std::countr_zero(static_cast<std::uint64_t>(micro_batches))
+          : micro_batches;
   for (std::int64_t first = 0; first < micro_batches; first += group) {
     auto& round = result.rounds.emplace_back();
     const std::int64_t begin = first + group * rank.value / ranks;
@@ -48,13 +53,16 @@ void assign_blocks(std::int64_t micro_batches, int ranks, Rank rank, Assignment&
 
 }  // namespace
 
-Assignment assign_micro_batches(ReduceAt reduce_at, std::int64_t num_micro_batches, int num_ranks, Rank rank) {
+Assignment assign_micro_batches(ReduceAt reduce_at, std::int64_t num_micro_batches, int num_ranks,
+                                Rank rank) {
   if (num_micro_batches < num_ranks) {
-    throw Error(ErrorKind::kConfig,
-                fmt::format("{} ranks, but a step has only {} micro-batches: some ranks would have no work", num_ranks,
-                            num_micro_batches),
-                fmt::format("start at most {} ranks, lower train.micro_batch_size, or raise train.global_batch_size",
-                            num_micro_batches));
+    throw Error(
+        ErrorKind::kConfig,
+        fmt::format("{} ranks, but a step has only {} micro-batches: some ranks would have no work",
+                    num_ranks, num_micro_batches),
+        fmt::format("start at most {} ranks, lower train.micro_batch_size, or raise "
+                    "train.global_batch_size",
+                    num_micro_batches));
   }
   Assignment result;
   result.inexact = why_inexact(num_micro_batches, num_ranks);

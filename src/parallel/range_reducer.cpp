@@ -1,10 +1,10 @@
-#include <fmt/format.h>
-
-#include <algorithm>
-
 #include "trireme/base/error.hpp"
 #include "trireme/parallel/gradients.hpp"
 #include "trireme/parallel/weights.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
 
 namespace trireme::parallel {
 
@@ -13,11 +13,13 @@ namespace {
 constexpr int kTagBase = 1 << 19;  // above the tags of gathers
 
 std::span<const std::byte> bytes_of(const float* data, Range range) {
-  return {reinterpret_cast<const std::byte*>(data), static_cast<std::size_t>(range.size()) * sizeof(float)};
+  return {reinterpret_cast<const std::byte*>(data),
+          static_cast<std::size_t>(range.size()) * sizeof(float)};
 }
 
 std::span<std::byte> writable_bytes_of(float* data, Range range) {
-  return {reinterpret_cast<std::byte*>(data), static_cast<std::size_t>(range.size()) * sizeof(float)};
+  return {reinterpret_cast<std::byte*>(data),
+          static_cast<std::size_t>(range.size()) * sizeof(float)};
 }
 
 // Remote ranks whose shards this rank sums over its node.
@@ -35,7 +37,8 @@ std::vector<int> stands_in_for(const comm::Session& session, const Layout& layou
 
 }  // namespace
 
-RangeReducer::RangeReducer(comm::Session& session, const Layout& layout) : session_(session), layout_(layout) {
+RangeReducer::RangeReducer(comm::Session& session, const Layout& layout)
+    : session_(session), layout_(layout) {
   // Own sum, one partial from every node, and the partials that go out.
   std::int64_t largest = 0;
   const auto owners = stands_in_for(session, layout, session.node().local_rank());
@@ -46,7 +49,8 @@ RangeReducer::RangeReducer(comm::Session& session, const Layout& layout) : sessi
     for (const int owner : owners) needed += layout.shard(u, Rank(owner)).size();
     largest = std::max(largest, needed);
   }
-  buffer_ = memory::HostBuffer(Bytes(largest * static_cast<std::int64_t>(sizeof(float))), "sums of gradients");
+  buffer_ = memory::HostBuffer(Bytes(largest * static_cast<std::int64_t>(sizeof(float))),
+                               "sums of gradients");
 }
 
 void RangeReducer::sum_locals(std::span<const float* const> locals, Range range, float* out) const {
@@ -55,7 +59,8 @@ void RangeReducer::sum_locals(std::span<const float* const> locals, Range range,
   tree_sum(shifted, range.size(), out);
 }
 
-std::span<const float> RangeReducer::reduce(std::size_t unit, std::span<const float* const> locals) {
+std::span<const float> RangeReducer::reduce(std::size_t unit,
+                                            std::span<const float* const> locals) {
   if (session_.topology().num_nodes > 1) return across_nodes(unit, locals);
   const Range mine = layout_.shard(unit, session_.world().rank());
   float* out = buffer_.as<float>().data();
@@ -63,7 +68,8 @@ std::span<const float> RangeReducer::reduce(std::size_t unit, std::span<const fl
   return {out, static_cast<std::size_t>(mine.size())};
 }
 
-std::span<const float> RangeReducer::across_nodes(std::size_t unit, std::span<const float* const> locals) {
+std::span<const float> RangeReducer::across_nodes(std::size_t unit,
+                                                  std::span<const float* const> locals) {
   const comm::Topology& topology = session_.topology();
   const Rank me = session_.world().rank();
   const Range mine = layout_.shard(unit, me);
@@ -80,7 +86,8 @@ std::span<const float> RangeReducer::across_nodes(std::size_t unit, std::span<co
     if (node == topology.node) {
       sum_locals(locals, mine, partial);
     } else {
-      const int sender = topology.first_rank[static_cast<std::size_t>(node)] + stand_in(topology, node, me);
+      const int sender =
+          topology.first_rank[static_cast<std::size_t>(node)] + stand_in(topology, node, me);
       transfers.receive(Rank(sender), tag, writable_bytes_of(partial, mine));
     }
   }

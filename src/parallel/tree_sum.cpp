@@ -1,12 +1,12 @@
 #include "trireme/parallel/tree_sum.hpp"
 
-#include <algorithm>
-#include <array>
-#include <bit>
-
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/accumulate.hpp"
 #include "trireme/parallel/micro_batches.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
 
 namespace trireme::parallel {
 
@@ -21,9 +21,10 @@ std::span<const float> chunk(const float* data, std::int64_t at, std::int64_t co
   return {data + at, static_cast<std::size_t>(count)};
 }
 
-// Returns where the sum of the inputs' chunk is: an input itself, or scratch. Each depth has a left and a right buffer.
-std::span<const float> sum_chunk(std::span<const float* const> in, std::int64_t at, std::int64_t count,
-                                 std::size_t place, Scratch& scratch) {
+// Returns where the sum of the inputs' chunk is: an input itself, or scratch. Each depth has a left
+// and a right buffer.
+std::span<const float> sum_chunk(std::span<const float* const> in, std::int64_t at,
+                                 std::int64_t count, std::size_t place, Scratch& scratch) {
   if (in.size() == 1) return chunk(in[0], at, count);
   const auto left = static_cast<std::size_t>(left_leaves(static_cast<std::int64_t>(in.size())));
   const std::size_t below = (place / 2 + 1) * 2;
@@ -61,7 +62,8 @@ void TreeAccumulator::advance() {
   const auto added = static_cast<std::uint64_t>(count_++);
   // Items 2k and 2k+1 met in level 0. From there a pair moves up past every level that is full.
   std::size_t level = 0;
-  for (std::uint64_t bits = added; (bits & 1) != 0 && level + 1 < levels_.size(); bits >>= 1, ++level) {
+  for (std::uint64_t bits = added; (bits & 1) != 0 && level + 1 < levels_.size();
+       bits >>= 1, ++level) {
     const bool above_is_full = (bits & 2) != 0;
     if (above_is_full) {
       kernels::add(levels_[level + 1], levels_[level]);
@@ -72,7 +74,8 @@ void TreeAccumulator::advance() {
   if (complete() && !std::has_single_bit(static_cast<std::uint64_t>(items_))) gather();
 }
 
-// After a number of items that is no power of two, level l is full where bit l of the number is set: add from below.
+// After a number of items that is no power of two, level l is full where bit l of the number is
+// set: add from below.
 void TreeAccumulator::gather() {
   const auto number = static_cast<std::uint64_t>(items_);
   auto lowest = static_cast<std::size_t>(std::countr_zero(number));

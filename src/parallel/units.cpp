@@ -1,11 +1,11 @@
 #include "trireme/parallel/units.hpp"
 
+#include "trireme/base/error.hpp"
+
 #include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <unordered_set>
-
-#include "trireme/base/error.hpp"
 
 namespace trireme::parallel {
 
@@ -31,7 +31,8 @@ std::vector<Named> children_of(const torch::nn::Module& module) {
   return children;
 }
 
-// Twins make units only inside a container of blocks: two linear layers side by side in one block are not units.
+// Twins make units only inside a container of blocks: two linear layers side by side in one block
+// are not units.
 bool holds_blocks(const torch::nn::Module& module) {
   return dynamic_cast<const torch::nn::ModuleListImpl*>(&module) != nullptr ||
          dynamic_cast<const torch::nn::SequentialImpl*>(&module) != nullptr ||
@@ -43,7 +44,8 @@ class Finder {
   std::vector<UnitParameters> units;
 
   void walk(const torch::nn::Module& module, const std::string& prefix) {
-    for (const auto& item : module.named_parameters(/*recurse=*/false)) add_rest(prefix + item.key(), item.value());
+    for (const auto& item : module.named_parameters(/*recurse=*/false))
+      add_rest(prefix + item.key(), item.value());
     const std::vector<Named> children = children_of(module);
     for (const auto& [name, child] : children) {
       const std::string path = prefix + name;
@@ -60,7 +62,8 @@ class Finder {
  private:
   void add_block(const torch::nn::Module& block, const std::string& path) {
     UnitParameters unit{path, {}, {}};
-    for (const auto& item : block.named_parameters()) add(path + "." + item.key(), item.value(), unit);
+    for (const auto& item : block.named_parameters())
+      add(path + "." + item.key(), item.value(), unit);
     if (!unit.parameters.empty()) units.push_back(std::move(unit));
     in_rest_ = false;
   }
@@ -93,7 +96,8 @@ std::vector<UnitParameters> find_units(const torch::nn::Module& module, const st
   Finder finder;
   finder.walk(module, "");
   if (finder.units.empty()) {
-    throw Error(ErrorKind::kConfig, "the model has no parameters", "register them with register_parameter or "
+    throw Error(ErrorKind::kConfig, "the model has no parameters",
+                "register them with register_parameter or "
                 "register_module");
   }
   return std::move(finder.units);

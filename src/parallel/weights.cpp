@@ -1,14 +1,14 @@
 #include "trireme/parallel/weights.hpp"
 
+#include "trireme/base/error.hpp"
+#include "trireme/comm/transfers.hpp"
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <unordered_map>
-
-#include "trireme/base/error.hpp"
-#include "trireme/comm/transfers.hpp"
 
 namespace trireme::parallel {
 
@@ -39,7 +39,8 @@ struct Weights::Gathering {
   int gathers = 0;
 
   std::size_t slot_of(std::size_t unit) const {
-    return static_cast<std::size_t>(std::find(in_slot.begin(), in_slot.end(), unit) - in_slot.begin());
+    return static_cast<std::size_t>(std::find(in_slot.begin(), in_slot.end(), unit) -
+                                    in_slot.begin());
   }
   // The slot touched longest ago, among those that the current operator does not need.
   std::size_t victim(std::span<const std::size_t> needed) const {
@@ -53,7 +54,8 @@ struct Weights::Gathering {
   }
 };
 
-Weights::Weights(comm::Session& session, const Layout& layout, const Strategy& strategy, at::ScalarType compute)
+Weights::Weights(comm::Session& session, const Layout& layout, const Strategy& strategy,
+                 at::ScalarType compute)
     : session_(session),
       layout_(layout),
       compute_(compute),
@@ -69,13 +71,14 @@ Weights::Weights(comm::Session& session, const Layout& layout, const Strategy& s
   std::int64_t elements = offset;
   if (gathers_) {
     elements = layout.largest_unit() * kPresentUnits;
-    shard_ = memory::HostBuffer(Bytes(shard * static_cast<std::int64_t>(element_size())), "the shard of weights");
+    shard_ = memory::HostBuffer(Bytes(shard * static_cast<std::int64_t>(element_size())),
+                                "the shard of weights");
     gathering_ = std::make_unique<Gathering>();
     gathering_->parameters.resize(layout.units().size());
   }
   const bool holds = session.node().local_rank() == 0;
-  window_ = std::make_unique<comm::SharedSegments>(session.node().allocate(
-      holds ? static_cast<std::size_t>(elements) * element_size() : 0 ));
+  window_ = std::make_unique<comm::SharedSegments>(
+      session.node().allocate(holds ? static_cast<std::size_t>(elements) * element_size() : 0));
 }
 
 Weights::~Weights() = default;
@@ -91,7 +94,8 @@ void Weights::attach(std::size_t unit, std::vector<at::Tensor> parameters) {
     parameters[i].set_data(view_of(window_at(base + slots[i].offset), parameters[i], compute_));
     if (!gathers_) continue;
     auto* storage = parameters[i].storage().unsafeGetStorageImpl();
-    storage->set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));  // absent until an operator touches it
+    storage->set_data_ptr_noswap(
+        at::DataPtr(nullptr, at::kCPU));  // absent until an operator touches it
     gathering_->unit_of[storage] = unit;
   }
   if (gathers_) gathering_->parameters[unit] = std::move(parameters);
@@ -109,7 +113,8 @@ std::byte* Weights::target(std::size_t unit, std::int64_t offset) const {
   for (int owner = 0; owner < layout_.num_ranks(); ++owner) {
     const Range range = layout_.shard(unit, Rank(owner));
     if (offset < range.begin || offset >= range.end) continue;
-    const bool writes = stand_in(topology, topology.node, Rank(owner)) == session_.node().local_rank();
+    const bool writes =
+        stand_in(topology, topology.node, Rank(owner)) == session_.node().local_rank();
     return writes ? window_at(unit_offset_[unit] + offset) : nullptr;
   }
   throw Error(ErrorKind::kInternal, "an element of a unit has no owner");
@@ -134,7 +139,8 @@ bool Weights::on_operator(const c10::OperatorHandle& op, torch::jit::Stack& stac
     if (!tensor.defined() || !tensor.has_storage()) return;
     const auto found = gathering_->unit_of.find(tensor.storage().unsafeGetStorageImpl());
     if (found == gathering_->unit_of.end()) return;
-    if (std::find(needed.begin(), needed.end(), found->second) == needed.end()) needed.push_back(found->second);
+    if (std::find(needed.begin(), needed.end(), found->second) == needed.end())
+      needed.push_back(found->second);
   };
   for (const auto& argument : torch::jit::last(stack, op.schema().arguments().size())) {
     if (argument.isTensor()) {
@@ -157,8 +163,8 @@ bool Weights::on_operator(const c10::OperatorHandle& op, torch::jit::Stack& stac
   return false;
 }
 
-// Every local rank copies its own shard into the node's slot and receives those of the remote ranks that it stands in
-// for, so that each remote shard crosses to this node once.
+// Every local rank copies its own shard into the node's slot and receives those of the remote ranks
+// that it stands in for, so that each remote shard crosses to this node once.
 void Weights::gather(std::size_t unit, std::span<const std::size_t> needed) {
   Gathering& state = *gathering_;
   std::size_t slot = state.slot_of(unit);
@@ -169,7 +175,8 @@ void Weights::gather(std::size_t unit, std::span<const std::size_t> needed) {
   slot = state.victim(needed);
   if (state.in_slot[slot] != kNone) {
     for (at::Tensor& parameter : state.parameters[state.in_slot[slot]]) {
-      parameter.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(at::DataPtr(nullptr, at::kCPU));
+      parameter.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
+          at::DataPtr(nullptr, at::kCPU));
     }
   }
   session_.node().barrier("release a unit", idle_);  // nobody reads the slot any more
@@ -190,15 +197,19 @@ void Weights::gather(std::size_t unit, std::span<const std::size_t> needed) {
 void Weights::fill_slot(std::size_t unit, std::int64_t base) {
   const comm::Topology& topology = session_.topology();
   const Rank me = session_.world().rank();
-  const auto bytes_of = [&](Range range) { return static_cast<std::size_t>(range.size()) * element_size(); };
+  const auto bytes_of = [&](Range range) {
+    return static_cast<std::size_t>(range.size()) * element_size();
+  };
   comm::Transfers transfers(session_.world());
   const int tag = gathering_->gathers++;
 
   const Range mine = layout_.shard(unit, me);
-  const std::byte* own = shard_.bytes().data() + static_cast<std::size_t>(shard_offset_[unit]) * element_size();
+  const std::byte* own =
+      shard_.bytes().data() + static_cast<std::size_t>(shard_offset_[unit]) * element_size();
   for (int node = 0; node < topology.num_nodes; ++node) {
     if (node == topology.node) continue;
-    const int receiver = topology.first_rank[static_cast<std::size_t>(node)] + stand_in(topology, node, me);
+    const int receiver =
+        topology.first_rank[static_cast<std::size_t>(node)] + stand_in(topology, node, me);
     transfers.send(Rank(receiver), tag, {own, bytes_of(mine)});
   }
   for (int owner = 0; owner < layout_.num_ranks(); ++owner) {

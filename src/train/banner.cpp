@@ -1,11 +1,11 @@
 #include "banner.hpp"
 
+#include "trireme/base/version.hpp"
+#include "trireme/obs/table.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-
-#include "trireme/base/version.hpp"
-#include "trireme/obs/table.hpp"
 
 namespace trireme::train {
 
@@ -14,9 +14,11 @@ namespace {
 std::string describe_ranks(Context& context, const config::Config& config) {
   const comm::Topology& topology = context.session().topology();
   const int threads = threads_of(context, config.run);
-  std::string text = fmt::format("{} on {} node{}, {} thread{} each", context.world().size(), topology.num_nodes,
-                                 topology.num_nodes == 1 ? "" : "s", threads, threads == 1 ? "" : "s");
-  if (context.identity().launcher != "none") text += fmt::format(" (started by {})", context.identity().launcher);
+  std::string text =
+      fmt::format("{} on {} node{}, {} thread{} each", context.world().size(), topology.num_nodes,
+                  topology.num_nodes == 1 ? "" : "s", threads, threads == 1 ? "" : "s");
+  if (context.identity().launcher != "none")
+    text += fmt::format(" (started by {})", context.identity().launcher);
   return text;
 }
 
@@ -28,14 +30,15 @@ std::string describe_batch(const config::Config& config, int ranks) {
 }
 
 std::string describe_data(const TrainingState& state, std::uint64_t eval_samples) {
-  return fmt::format("{} training and {} evaluation sequences; position {} ({:.2f} epochs)", state.train_samples,
-                     eval_samples, state.samples,
+  return fmt::format("{} training and {} evaluation sequences; position {} ({:.2f} epochs)",
+                     state.train_samples, eval_samples, state.samples,
                      static_cast<double>(state.samples) / static_cast<double>(state.train_samples));
 }
 
 std::string describe_units(const parallel::Layout& layout) {
-  return fmt::format("{} parameters in {} units, the largest {}", human_count(layout.num_parameters()),
-                     layout.units().size(), human_count(layout.largest_unit()));
+  return fmt::format("{} parameters in {} units, the largest {}",
+                     human_count(layout.num_parameters()), layout.units().size(),
+                     human_count(layout.largest_unit()));
 }
 
 }  // namespace
@@ -47,14 +50,15 @@ std::string banner(Context& context, const config::Loaded& loaded, const paralle
   obs::Rows rows{
       {"run", fmt::format("{}/{}", config.run.dir, config.run.name)},
       {"model", fmt::format("{}: {}", config.model.type, describe_units(engine.layout()))},
-      {"strategy", fmt::format("{}, compute {}, reduce {}", config.parallel.strategy, config.precision.compute,
-                               config.precision.reduce)},
+      {"strategy", fmt::format("{}, compute {}, reduce {}", config.parallel.strategy,
+                               config.precision.compute, config.precision.reduce)},
       {"ranks", describe_ranks(context, config)},
       {"batch", describe_batch(config, context.world().size())},
       {"data", describe_data(state, eval_samples)},
-      {"memory a rank", fmt::format("{} = weights {} + gradients {} + master {} + moments {} + buffers {}",
-                                    human(memory.total()), human(memory.work), human(memory.grad),
-                                    human(memory.master), human(memory.moments), human(memory.transient))},
+      {"memory a rank",
+       fmt::format("{} = weights {} + gradients {} + master {} + moments {} + buffers {}",
+                   human(memory.total()), human(memory.work), human(memory.grad),
+                   human(memory.master), human(memory.moments), human(memory.transient))},
       {"steps", state.step == 0 ? fmt::format("{}", config.train.max_steps)
                                 : fmt::format("{} to {}", state.step, config.train.max_steps)},
   };
@@ -66,7 +70,8 @@ std::string banner(Context& context, const config::Loaded& loaded, const paralle
 
 int threads_of(Context& context, const config::Run& run) {
   const int asked = static_cast<int>(run.threads);
-  if (run.reproducible) return asked;  // products with other numbers of threads may differ in the last bit
+  if (run.reproducible)
+    return asked;  // products with other numbers of threads may differ in the last bit
   return std::max(asked, cluster::usable_cores() / context.session().node().size());
 }
 
@@ -80,9 +85,10 @@ std::vector<std::string> start_warnings(Context& context, const config::Config& 
   const int busy = threads_of(context, config.run);
   const int cores = cluster::usable_cores();
   if (context.session().node().size() == 1 && busy < cores) {
-    warnings.push_back(fmt::format("{} of {} usable cores will work: start more ranks (mpirun -np {}), or raise "
-                                   "run.threads (which changes the last bits of results)",
-                                   busy, cores, cores));
+    warnings.push_back(
+        fmt::format("{} of {} usable cores will work: start more ranks (mpirun -np {}), or raise "
+                    "run.threads (which changes the last bits of results)",
+                    busy, cores, cores));
   }
   return warnings;
 }

@@ -1,10 +1,10 @@
 #include "trireme/train/context.hpp"
 
-#include <charconv>
-
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/runtime.hpp"
 #include "trireme/memory/process.hpp"
+
+#include <charconv>
 
 namespace trireme {
 
@@ -35,7 +35,8 @@ struct Context::Impl {
         identity(cluster::identify(environment)),
         session(&argc, &argv, session_options(environment)),
         log(static_cast<int>(session.world().rank().value), session.world().is_root()) {
-    cluster::check_against_mpi(identity, static_cast<int>(session.world().rank().value), session.world().size());
+    cluster::check_against_mpi(identity, static_cast<int>(session.world().rank().value),
+                               session.world().size());
   }
 };
 

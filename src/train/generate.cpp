@@ -1,16 +1,16 @@
 #include "trireme/train/generate.hpp"
 
-#include <fmt/format.h>
-#include <torch/torch.h>
-
-#include <algorithm>
-
 #include "trireme/base/error.hpp"
 #include "trireme/base/random.hpp"
 #include "trireme/ckpt/checkpoint.hpp"
 #include "trireme/ckpt/tools.hpp"
 #include "trireme/config/load.hpp"
 #include "trireme/model/language_model.hpp"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
 
 namespace trireme::train {
 
@@ -19,7 +19,8 @@ namespace {
 void check(const GenerateOptions& options) {
   std::string problems;
   if (options.tokens < 1) problems += "\n  --tokens is at least 1";
-  if (!(options.temperature >= 0) || options.temperature > 1e6) problems += "\n  --temperature is 0 or above";
+  if (!(options.temperature >= 0) || options.temperature > 1e6)
+    problems += "\n  --temperature is 0 or above";
   if (options.top_k < 0) problems += "\n  --top-k is 0 (all tokens) or above";
   if (!problems.empty()) throw Error(ErrorKind::kConfig, "generate:" + problems);
 }
@@ -27,12 +28,14 @@ void check(const GenerateOptions& options) {
 config::Model stored_model(const ckpt::Reader& reader) {
   const auto text = reader.extra().find("config");
   if (text == reader.extra().end()) {
-    throw Error(ErrorKind::kCorrupt, fmt::format("{} holds no configuration", reader.path().string()));
+    throw Error(ErrorKind::kCorrupt,
+                fmt::format("{} holds no configuration", reader.path().string()));
   }
   return config::load_text(text->second, "extra/config of " + reader.path().string()).config.model;
 }
 
-std::shared_ptr<model::LanguageModel> load_model(const ckpt::Reader& reader, const config::Model& shape) {
+std::shared_ptr<model::LanguageModel> load_model(const ckpt::Reader& reader,
+                                                 const config::Model& shape) {
   auto network = model::make(shape);
   std::vector<ckpt::Extent> extents;
   for (const auto& item : network->named_parameters()) {
@@ -41,8 +44,9 @@ std::shared_ptr<model::LanguageModel> load_model(const ckpt::Reader& reader, con
     if (!found) continue;
     at::Tensor weights = item.value();
     if (reader.tensors()[*found].shape != weights.sizes().vec()) {
-      throw Error(ErrorKind::kCorrupt, fmt::format("{} of {} does not have the shape of its configuration", item.key(),
-                                                   reader.path().string()));
+      throw Error(ErrorKind::kCorrupt,
+                  fmt::format("{} of {} does not have the shape of its configuration", item.key(),
+                              reader.path().string()));
     }
     extents.push_back({*found, 0, weights.numel(), weights.data_ptr<float>()});
   }
@@ -51,15 +55,19 @@ std::shared_ptr<model::LanguageModel> load_model(const ckpt::Reader& reader, con
   return network;
 }
 
-// Draws the next token: number `index` of the stream `seed`, so that a text is a function of seed and prompt.
+// Draws the next token: number `index` of the stream `seed`, so that a text is a function of seed
+// and prompt.
 std::int64_t draw(const at::Tensor& logits_V, const GenerateOptions& options, std::uint64_t index) {
   if (options.temperature == 0) return logits_V.argmax().item<std::int64_t>();
   const std::int64_t vocabulary = logits_V.size(0);
   const std::int64_t k = options.top_k == 0 ? vocabulary : std::min(options.top_k, vocabulary);
   const auto [values, tokens] = logits_V.to(torch::kDouble).topk(k);
   const at::Tensor sums = torch::softmax(values / options.temperature, 0).cumsum(0);
-  const double target = static_cast<double>(unit_float(philox(options.seed, index)[0])) * sums[-1].item<double>();
-  const std::int64_t place = torch::searchsorted(sums, torch::tensor(target, torch::kDouble), false, true).item<std::int64_t>();
+  const double target =
+      static_cast<double>(unit_float(philox(options.seed, index)[0])) * sums[-1].item<double>();
+  const std::int64_t place =
+      torch::searchsorted(sums, torch::tensor(target, torch::kDouble), false, true)
+          .item<std::int64_t>();
   return tokens[std::min(place, k - 1)].item<std::int64_t>();
 }
 
@@ -79,7 +87,8 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     const std::size_t window = std::min(static_cast<std::size_t>(shape.context), text.size());
     const at::Tensor tokens_1T =
-        torch::tensor(at::ArrayRef<std::int64_t>(text.data() + text.size() - window, window)).unsqueeze(0);
+        torch::tensor(at::ArrayRef<std::int64_t>(text.data() + text.size() - window, window))
+            .unsqueeze(0);
     const at::Tensor logits_V = network->logits(tokens_1T)[0][-1];
     text.push_back(draw(logits_V, options, static_cast<std::uint64_t>(i)));
     const char letter = static_cast<char>(text.back());

@@ -1,10 +1,10 @@
 #include "trireme/train/peak.hpp"
 
+#include "trireme/base/deadline.hpp"
+
 #include <torch/torch.h>
 
 #include <algorithm>
-
-#include "trireme/base/deadline.hpp"
 
 namespace trireme::train {
 

@@ -1,11 +1,11 @@
 #include "trireme/train/run_folder.hpp"
 
+#include "trireme/base/error.hpp"
+#include "trireme/base/handle.hpp"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
-
-#include "trireme/base/error.hpp"
-#include "trireme/base/handle.hpp"
 
 namespace trireme::train {
 
@@ -19,7 +19,9 @@ Resume Resume::parse(const std::string& text) {
 
 RunFolder::RunFolder(const config::Run& run) : root(fs::path(run.dir) / run.name) {}
 
-fs::path RunFolder::log(int rank) const { return root / "log" / fmt::format("rank-{:05}.log", rank); }
+fs::path RunFolder::log(int rank) const {
+  return root / "log" / fmt::format("rank-{:05}.log", rank);
+}
 
 bool RunFolder::holds_run() const { return fs::exists(metrics()) || fs::exists(checkpoints()); }
 
@@ -37,8 +39,10 @@ void RunFolder::prepare(const Resume& resume) const {
     ::unlink(probe.c_str());
   }
   if (code) {
-    throw Error(ErrorKind::kIo, fmt::format("the run folder {} cannot be written: {}", root.string(), code.message()),
-                "choose a folder that you may write to with run.dir");
+    throw Error(
+        ErrorKind::kIo,
+        fmt::format("the run folder {} cannot be written: {}", root.string(), code.message()),
+        "choose a folder that you may write to with run.dir");
   }
 }
 

@@ -1,10 +1,9 @@
 #include "trireme/train/state.hpp"
 
-#include <fmt/format.h>
-
-#include <nlohmann/json.hpp>
-
 #include "trireme/base/error.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 namespace trireme::train {
 
@@ -41,13 +40,15 @@ TrainingState training_state_from_json(const std::string& text) {
 void require_same_data(const TrainingState& stored, const TrainingState& now) {
   std::string problems;
   const auto compare = [&](const char* name, auto then, auto today) {
-    if (then != today) problems += fmt::format("\n  {}: {} in the checkpoint, {} now", name, then, today);
+    if (then != today)
+      problems += fmt::format("\n  {}: {} in the checkpoint, {} now", name, then, today);
   };
   compare("run.seed", stored.seed, now.seed);
   compare("data.sequence_length", stored.sequence_length, now.sequence_length);
   compare("training samples in the data", stored.train_samples, now.train_samples);
   if (problems.empty()) return;
-  throw Error(ErrorKind::kConfig, "the checkpoint's position in the data does not fit this configuration:" + problems,
+  throw Error(ErrorKind::kConfig,
+              "the checkpoint's position in the data does not fit this configuration:" + problems,
               "set these as they were, or start a new run (another run.name)");
 }
 

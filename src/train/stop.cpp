@@ -1,12 +1,12 @@
 #include "trireme/train/stop.hpp"
 
+#include "trireme/base/error.hpp"
+
 #include <fmt/format.h>
 
 #include <atomic>
 #include <chrono>
 #include <csignal>
-
-#include "trireme/base/error.hpp"
 
 namespace trireme::train {
 
@@ -28,14 +28,16 @@ struct Name {
   const char* name;
   int number;
 };
-constexpr Name kSignals[] = {{"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"TERM", SIGTERM}, {"INT", SIGINT},
-                             {"HUP", SIGHUP},   {"XCPU", SIGXCPU}, {"CONT", SIGCONT}};
+constexpr Name kSignals[] = {{"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"TERM", SIGTERM},
+                             {"INT", SIGINT},   {"HUP", SIGHUP},   {"XCPU", SIGXCPU},
+                             {"CONT", SIGCONT}};
 
 int number_of(const std::string& name) {
   for (const Name& entry : kSignals) {
     if (name == entry.name) return entry.number;
   }
-  throw Error(ErrorKind::kConfig, fmt::format("stop.signals: '{}' is not a signal that can be caught here", name),
+  throw Error(ErrorKind::kConfig,
+              fmt::format("stop.signals: '{}' is not a signal that can be caught here", name),
               "use USR1, USR2, TERM, INT, HUP, XCPU or CONT");
 }
 
@@ -45,7 +47,8 @@ double unix_now() {
 
 }  // namespace
 
-StopRequest::StopRequest(const std::vector<std::string>& signals, std::optional<double> deadline_unix, double lead) {
+StopRequest::StopRequest(const std::vector<std::string>& signals,
+                         std::optional<double> deadline_unix, double lead) {
   received_signal.store(0);
   if (deadline_unix) {
     deadline_ = *deadline_unix;
@@ -72,7 +75,8 @@ std::string StopRequest::reason() const {
   for (const Name& entry : kSignals) {
     if (entry.number == number) return fmt::format("signal {}", entry.name);
   }
-  if (stop_at_ && unix_now() >= *stop_at_) return fmt::format("the time limit in {:.0f} s", deadline_ - unix_now());
+  if (stop_at_ && unix_now() >= *stop_at_)
+    return fmt::format("the time limit in {:.0f} s", deadline_ - unix_now());
   return "another rank's request";
 }
 

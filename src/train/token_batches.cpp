@@ -1,9 +1,9 @@
 #include "token_batches.hpp"
 
-#include <torch/torch.h>
-
 #include "trireme/base/deadline.hpp"
 #include "trireme/model/language_model.hpp"
+
+#include <torch/torch.h>
 
 namespace trireme::train {
 
@@ -17,7 +17,8 @@ TokenBatches::TokenBatches(data::Batches batches, std::uint64_t first_ignored)
 TokenBatch TokenBatches::read(std::uint64_t position, std::int64_t m) {
   const auto start = Clock::now();
   const auto span_of = [](at::Tensor& tensor) {
-    return std::span<std::int64_t>(tensor.data_ptr<std::int64_t>(), static_cast<std::size_t>(tensor.numel()));
+    return std::span<std::int64_t>(tensor.data_ptr<std::int64_t>(),
+                                   static_cast<std::size_t>(tensor.numel()));
   };
   batches_.read(position, m, {span_of(batch_.inputs_BT), span_of(batch_.targets_BT)});
   for (std::int64_t b = 0; b < batches_.micro_batch_size(); ++b) {

@@ -1,11 +1,11 @@
 // Micro-batches as tensors. Private to the room.
 #pragma once
 
+#include "trireme/data/batches.hpp"
+
 #include <ATen/core/Tensor.h>
 
 #include <memory>
-
-#include "trireme/data/batches.hpp"
 
 namespace trireme::train {
 
@@ -16,10 +16,12 @@ struct TokenBatch {
 
 class TokenBatches {
  public:
-  // `first_ignored`: positions in the stream of samples from here on are read, but their targets count for nothing.
+  // `first_ignored`: positions in the stream of samples from here on are read, but their targets
+  // count for nothing.
   explicit TokenBatches(data::Batches batches, std::uint64_t first_ignored = ~std::uint64_t{0});
 
-  // Reads micro-batch m of the step that starts at sample `position`. The tensors are reused by the next call.
+  // Reads micro-batch m of the step that starts at sample `position`. The tensors are reused by the
+  // next call.
   TokenBatch read(std::uint64_t position, std::int64_t m);
   // Seconds since the last call that read() took.
   double take_seconds();

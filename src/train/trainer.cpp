@@ -1,15 +1,5 @@
 #include "trireme/train/trainer.hpp"
 
-#include <fmt/format.h>
-#include <torch/torch.h>
-
-#include <cmath>
-#include <fstream>
-#include <optional>
-
-#include "banner.hpp"
-#include "process_clock.hpp"
-#include "token_batches.hpp"
 #include "trireme/base/deadline.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/random.hpp"
@@ -24,6 +14,16 @@
 #include "trireme/train/peak.hpp"
 #include "trireme/train/stop.hpp"
 
+#include "banner.hpp"
+#include "process_clock.hpp"
+#include "token_batches.hpp"
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <fstream>
+#include <optional>
+
 namespace trireme::train {
 
 namespace {
@@ -37,9 +37,11 @@ at::ScalarType compute_type(const config::Config& config) {
   return config.precision.compute == "bf16" ? at::kBFloat16 : at::kFloat;
 }
 
-data::DatasetOptions dataset_options(const config::Data& data, const std::vector<config::DataSource>& sources) {
+data::DatasetOptions dataset_options(const config::Data& data,
+                                     const std::vector<config::DataSource>& sources) {
   data::DatasetOptions options;
-  for (const config::DataSource& source : sources) options.sources.push_back({source.path, source.format, source.weight});
+  for (const config::DataSource& source : sources)
+    options.sources.push_back({source.path, source.format, source.weight});
   options.tokenizer = data.tokenizer;
   options.sequence_length = data.sequence_length;
   return options;
@@ -55,10 +57,12 @@ data::Split open_data(const config::Data& data) {
 optim::ScheduleOptions schedule_options(const config::Config& config) {
   const config::Schedule& schedule = config.schedule;
   return {schedule.type, schedule.warmup_steps,
-          schedule.total_steps > 0 ? schedule.total_steps : config.train.max_steps, schedule.min_lr_ratio};
+          schedule.total_steps > 0 ? schedule.total_steps : config.train.max_steps,
+          schedule.min_lr_ratio};
 }
 
-// The run from the moment that everything is checked: model, engine, data and counters, and what moves them.
+// The run from the moment that everything is checked: model, engine, data and counters, and what
+// moves them.
 class Run {
  public:
   Run(Context& context, const config::Loaded& loaded, const TrainOptions& options);
@@ -72,7 +76,8 @@ class Run {
   void refuse_newer_checkpoints() const;
   void announce();
   double step(StopRequest& stop);
-  void update(const parallel::StepSums& sums, double norm, double mean_scale, obs::StepMetrics& metrics);
+  void update(const parallel::StepSums& sums, double norm, double mean_scale,
+              obs::StepMetrics& metrics);
   void note_skip(const parallel::StepSums& sums);
   double evaluate();
   void save();
@@ -102,7 +107,7 @@ class Run {
 
   std::int64_t skips_in_a_row_ = 0;
   double flops_per_token_ = 0;
-  double peak_flops_ = 0;          // of all ranks together
+  double peak_flops_ = 0;  // of all ranks together
   double last_save_seconds_ = 0;
   fs::path last_checkpoint_;
   std::int64_t last_saved_step_ = -1;
@@ -120,7 +125,8 @@ Run::Run(Context& context, const config::Loaded& loaded, const TrainOptions& opt
 // Everything that can be refused, before anything is built or written. The same on every rank.
 void Run::check() {
   const config::Optimizer& optimizer = config_.optimizer;
-  adamw_ = {optimizer.betas[0], optimizer.betas[1], optimizer.eps, optimizer.weight_decay, optimizer.decay_all};
+  adamw_ = {optimizer.betas[0], optimizer.betas[1], optimizer.eps, optimizer.weight_decay,
+            optimizer.decay_all};
   schedule_.emplace(schedule_options(config_));
   data_ = open_data(config_.data);
   if (config_.model.vocab == 0) {
@@ -128,15 +134,17 @@ void Run::check() {
     loaded_.sources["model.vocab"] = "the tokenizer";
   }
   if (config_.model.vocab < data_.train->vocabulary_size()) {
-    throw Error(ErrorKind::kConfig, fmt::format("model.vocab is {}, but the tokenizer has {} tokens", config_.model.vocab,
-                                                data_.train->vocabulary_size()),
+    throw Error(ErrorKind::kConfig,
+                fmt::format("model.vocab is {}, but the tokenizer has {} tokens",
+                            config_.model.vocab, data_.train->vocabulary_size()),
                 "leave model.vocab out: it then is the tokenizer's");
   }
   shape_ = model::resolved(config_.model);
   parallel::assign_micro_batches(parallel::strategy(config_.parallel.strategy).reduce_at,
                                  config_.train.global_batch_size / config_.train.micro_batch_size,
                                  context_.world().size(), context_.world().rank());
-  if (options_.resume.mode == Resume::Mode::kPath) options_.resume.path = ckpt::resolve(options_.resume.path);
+  if (options_.resume.mode == Resume::Mode::kPath)
+    options_.resume.path = ckpt::resolve(options_.resume.path);
   if (!options_.dry_run && context_.world().is_root()) folder_.prepare(options_.resume);
 }
 
@@ -146,11 +154,15 @@ void Run::build() {
   train_batches_.emplace(data::Batches(data_.train, order, micro_batch_size));
   if (data_.eval != nullptr) {
     const std::uint64_t samples = data_.eval->num_samples();
-    const auto all = static_cast<std::int64_t>((samples + static_cast<std::uint64_t>(micro_batch_size) - 1) /
-                                               static_cast<std::uint64_t>(micro_batch_size));
-    num_eval_batches_ = config_.train.eval_batches == 0 ? all : std::min(all, config_.train.eval_batches);
+    const auto all =
+        static_cast<std::int64_t>((samples + static_cast<std::uint64_t>(micro_batch_size) - 1) /
+                                  static_cast<std::uint64_t>(micro_batch_size));
+    num_eval_batches_ =
+        config_.train.eval_batches == 0 ? all : std::min(all, config_.train.eval_batches);
     eval_batches_.emplace(
-        data::Batches(data_.eval, data::SampleOrder(samples, 0, /*shuffle=*/false), micro_batch_size), samples);
+        data::Batches(data_.eval, data::SampleOrder(samples, 0, /*shuffle=*/false),
+                      micro_batch_size),
+        samples);
   }
   state_.seed = config_.run.seed;
   state_.sequence_length = config_.data.sequence_length;
@@ -161,9 +173,11 @@ void Run::build() {
     return model_;
   });
   engine_.emplace(context_.session(), *model_, *deferred_,
-                  parallel::EngineOptions{config_.parallel.strategy, config_.parallel.units, compute_type(config_),
+                  parallel::EngineOptions{config_.parallel.strategy, config_.parallel.units,
+                                          compute_type(config_),
                                           config_.train.global_batch_size / micro_batch_size});
-  flops_per_token_ = static_cast<double>(model::flops_per_token(shape_, config_.data.sequence_length));
+  flops_per_token_ =
+      static_cast<double>(model::flops_per_token(shape_, config_.data.sequence_length));
 }
 
 void Run::resume() {
@@ -190,8 +204,10 @@ void Run::announce() {
   obs::Log& log = context_.log();
   const bool root = context_.world().is_root();
   if (root) {
-    log.print(banner(context_, loaded_, *engine_, state_, data_.eval ? data_.eval->num_samples() : 0));
-    for (const std::string& warning : start_warnings(context_, config_, *engine_)) log.warn(warning);
+    log.print(
+        banner(context_, loaded_, *engine_, state_, data_.eval ? data_.eval->num_samples() : 0));
+    for (const std::string& warning : start_warnings(context_, config_, *engine_))
+      log.warn(warning);
   }
   if (options_.dry_run) return;
   log.open(folder_.log(static_cast<int>(context_.world().rank().value)));
@@ -202,9 +218,11 @@ void Run::announce() {
     if (!file.flush()) throw_errno("write", folder_.config().string());
     metrics_.emplace(folder_.root, state_.step, config_.log.tensorboard);
   });
-  train_batches_->read(static_cast<std::uint64_t>(state_.samples), engine_->assignment().rounds[0][0]);
+  train_batches_->read(static_cast<std::uint64_t>(state_.samples),
+                       engine_->assignment().rounds[0][0]);
   context_.world().barrier("ready");
-  log.info(fmt::format("ready {:.2f} s after the start: weights placed, first batch in memory", process_age()));
+  log.info(fmt::format("ready {:.2f} s after the start: weights placed, first batch in memory",
+                       process_age()));
   const double peak = measure_gemm_peak(compute_type(config_));
   for (const double rank_peak : comm::all_gather_values(context_.world(), peak, "product peak")) {
     peak_flops_ += rank_peak;
@@ -214,7 +232,8 @@ void Run::announce() {
 TrainResult Run::train() {
   announce();
   if (options_.dry_run) return {};
-  StopRequest stop(config_.stop.signals, context_.identity().deadline_unix, config_.stop.before_deadline);
+  StopRequest stop(config_.stop.signals, context_.identity().deadline_unix,
+                   config_.stop.before_deadline);
   TrainResult result;
   const auto start = Clock::now();
   while (state_.step < config_.train.max_steps && !stop_agreed_) {
@@ -224,7 +243,8 @@ TrainResult Run::train() {
   if (last_saved_step_ != state_.step) save();
   result.preempted = stop_agreed_ && state_.step < config_.train.max_steps;
   if (result.preempted) {
-    context_.log().info(fmt::format("stopped at step {} by {}; continue with --resume auto", state_.step, stop.reason()));
+    context_.log().info(fmt::format("stopped at step {} by {}; continue with --resume auto",
+                                    state_.step, stop.reason()));
   }
   if (context_.world().is_root()) write_report();
   result.step = state_.step;
@@ -234,16 +254,19 @@ TrainResult Run::train() {
   return result;
 }
 
-// One optimizer step, straight down: forward and backward, sums over ranks, update, publication, words.
+// One optimizer step, straight down: forward and backward, sums over ranks, update, publication,
+// words.
 double Run::step(StopRequest& stop) {
   const auto start = Clock::now();
   const auto position = static_cast<std::uint64_t>(state_.samples);
-  // Losses are summed over targets; dividing by the size of a full micro-batch keeps gradients in range, and the mean
-  // over the true number of targets follows in the update.
-  const double nominal = static_cast<double>(config_.train.micro_batch_size * config_.data.sequence_length);
+  // Losses are summed over targets; dividing by the size of a full micro-batch keeps gradients in
+  // range, and the mean over the true number of targets follows in the update.
+  const double nominal =
+      static_cast<double>(config_.train.micro_batch_size * config_.data.sequence_length);
 
   engine_->accumulate(Step(state_.step + 1), [&](std::int64_t m) {
-    at::manual_seed(mix(mix(config_.run.seed, static_cast<std::uint64_t>(state_.step)), static_cast<std::uint64_t>(m)));
+    at::manual_seed(mix(mix(config_.run.seed, static_cast<std::uint64_t>(state_.step)),
+                        static_cast<std::uint64_t>(m)));
     const TokenBatch batch = train_batches_->read(position, m);
     return parallel::MicroBatchLoss{model_->loss_sum(batch.inputs_BT, batch.targets_BT) / nominal,
                                     batch.targets_BT.numel()};
@@ -279,9 +302,11 @@ double Run::step(StopRequest& stop) {
   return *metrics.loss;
 }
 
-void Run::update(const parallel::StepSums& sums, double norm, double mean_scale, obs::StepMetrics& metrics) {
+void Run::update(const parallel::StepSums& sums, double norm, double mean_scale,
+                 obs::StepMetrics& metrics) {
   const auto start = Clock::now();
-  // The rate of the k-th update (from 0) is the schedule's value at k, as in torch: a skipped step does not tick.
+  // The rate of the k-th update (from 0) is the schedule's value at k, as in torch: a skipped step
+  // does not tick.
   metrics.lr = config_.optimizer.lr * schedule_->factor(state_.updates());
   if (sums.non_finite.empty()) {
     const double clip = optim::clip_coefficient(norm, config_.optimizer.clip_norm);
@@ -297,19 +322,20 @@ void Run::update(const parallel::StepSums& sums, double norm, double mean_scale,
 void Run::note_skip(const parallel::StepSums& sums) {
   state_.skipped += 1;
   skips_in_a_row_ += 1;
-  context_.log().warn(fmt::format("step {}: no update, the gradient of {} is not finite", state_.step + 1,
-                                  sums.non_finite));
+  context_.log().warn(fmt::format("step {}: no update, the gradient of {} is not finite",
+                                  state_.step + 1, sums.non_finite));
   if (skips_in_a_row_ < kMaxSkipsInARow) return;
   Error error(ErrorKind::kConfig,
-              fmt::format("gradients were not finite for {} steps in a row, first in {}", skips_in_a_row_,
-                          sums.non_finite),
+              fmt::format("gradients were not finite for {} steps in a row, first in {}",
+                          skips_in_a_row_, sums.non_finite),
               "lower optimizer.lr, or look at the data; earlier checkpoints are untouched");
   error.step = state_.step + 1;
   error.everywhere = true;
   throw error;
 }
 
-// Ranks take micro-batches in turn, all equally many, so that strategies that gather weights stay in step.
+// Ranks take micro-batches in turn, all equally many, so that strategies that gather weights stay
+// in step.
 double Run::evaluate() {
   struct Sum {
     double loss;
@@ -341,14 +367,17 @@ double Run::evaluate() {
 void Run::save() {
   const auto start = Clock::now();
   context_.session().node().set_place("save", state_.step);
-  const ckpt::SaveOptions options{folder_.checkpoints(), Step(state_.step), static_cast<int>(config_.checkpoint.keep)};
+  const ckpt::SaveOptions options{folder_.checkpoints(), Step(state_.step),
+                                  static_cast<int>(config_.checkpoint.keep)};
   const ckpt::SaveResult saved =
-      saver_.save(context_.world(), snapshot(*engine_, state_, config::to_yaml(config_, loaded_.sources)), options);
+      saver_.save(context_.world(),
+                  snapshot(*engine_, state_, config::to_yaml(config_, loaded_.sources)), options);
   last_save_seconds_ = seconds_since(start);
   last_checkpoint_ = saved.path;
   last_saved_step_ = state_.step;
   for (const std::string& note : saved.notes) context_.log().info(note);
-  context_.log().info(fmt::format("saved {} ({}, {:.2f} s)", saved.path.string(), human(saved.bytes), last_save_seconds_));
+  context_.log().info(fmt::format("saved {} ({}, {:.2f} s)", saved.path.string(),
+                                  human(saved.bytes), last_save_seconds_));
 }
 
 void Run::say(const obs::StepMetrics& metrics) {
@@ -366,7 +395,8 @@ void Run::say(const obs::StepMetrics& metrics) {
   recent_step_seconds_.clear();
 }
 
-// The checkpoint is safe: a report that cannot be written is worth a warning, not the run's exit code.
+// The checkpoint is safe: a report that cannot be written is worth a warning, not the run's exit
+// code.
 void Run::write_report() {
   try {
     obs::write_report(folder_.root);
@@ -380,8 +410,8 @@ void Run::refuse_newer_checkpoints() const {
   for (const fs::path& path : ckpt::list(folder_.checkpoints())) {
     if (path.filename().string() <= options_.resume.path.filename().string()) return;
     throw Error(ErrorKind::kConfig,
-                fmt::format("{} holds {}, newer than {}", folder_.checkpoints().string(), path.filename().string(),
-                            options_.resume.path.string()),
+                fmt::format("{} holds {}, newer than {}", folder_.checkpoints().string(),
+                            path.filename().string(), options_.resume.path.string()),
                 "move the newer ones away, or choose another run.name for what follows");
   }
 }

@@ -1,4 +1,5 @@
-// The process environment as a value, so that whoever reads variables can be tested with recorded ones.
+// The process environment as a value, so that whoever reads variables can be tested with recorded
+// ones.
 #pragma once
 
 #include <map>

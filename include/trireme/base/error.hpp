@@ -1,4 +1,5 @@
-// The one error type. Its kind says the consequence for the run and fixes the exit code that job scripts read.
+// The one error type. Its kind says the consequence for the run and fixes the exit code that job
+// scripts read.
 #pragma once
 
 #include <source_location>
@@ -45,7 +46,8 @@ struct Error : std::runtime_error {
   std::string host;   // filled in by the boundary that knows it
   long rank = -1;     // -1 while unknown
   long step = -1;     // -1 outside the training loop
-  bool everywhere = false;  // every rank throws this same error: rank 0 prints it, all leave in order
+  bool everywhere =
+      false;  // every rank throws this same error: rank 0 prints it, all leave in order
   std::source_location where;
 };
 

@@ -1,4 +1,5 @@
-// Move-only owner of a C handle. Traits name the handle's type, its null value and how it is closed.
+// Move-only owner of a C handle. Traits name the handle's type, its null value and how it is
+// closed.
 #pragma once
 
 #include <utility>

@@ -1,6 +1,6 @@
-// Counter-based random numbers: value i of a stream is a pure function of (key, i), so no result depends on how many
-// ranks drew before, and any position is reached in O(1).
-// Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11.
+// Counter-based random numbers: value i of a stream is a pure function of (key, i), so no result
+// depends on how many ranks drew before, and any position is reached in O(1). Philox4x32-10: Salmon
+// et al., "Parallel random numbers: as easy as 1, 2, 3", SC11.
 #pragma once
 
 #include <array>

@@ -8,7 +8,8 @@
 
 namespace trireme {
 
-// Returns the candidate nearest to `word` by edit distance, or nothing when none is near enough to suggest.
+// Returns the candidate nearest to `word` by edit distance, or nothing when none is near enough to
+// suggest.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
 
 // Returns `text` as a JSON string literal with its quotes.

@@ -1,4 +1,5 @@
-// Strong types for the integers that are easily confused, and how sizes and times are written for people.
+// Strong types for the integers that are easily confused, and how sizes and times are written for
+// people.
 #pragma once
 
 #include <compare>

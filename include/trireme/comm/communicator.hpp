@@ -1,7 +1,10 @@
-// Host collectives over MPI for small, control-sized messages: agreement, checkpoint plans, losses. Gradients and
-// weights never travel here (comm/node_window.hpp, comm/rails.hpp). Every wait has a deadline; a rank that is dead or
-// late is named. Nothing here uses an MPI reduction operator.
+// Host collectives over MPI for small, control-sized messages: agreement, checkpoint plans, losses.
+// Gradients and weights never travel here (comm/node_window.hpp, comm/rails.hpp). Every wait has a
+// deadline; a rank that is dead or late is named. Nothing here uses an MPI reduction operator.
 #pragma once
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/units.hpp"
 
 #include <chrono>
 #include <cstddef>
@@ -14,14 +17,12 @@
 #include <string_view>
 #include <vector>
 
-#include "trireme/base/error.hpp"
-#include "trireme/base/units.hpp"
-
 namespace trireme::comm {
 
 using ByteVector = std::vector<std::byte>;
 
-// A message of Communicator::exchange: `peer` is the receiver when sent and the sender when received.
+// A message of Communicator::exchange: `peer` is the receiver when sent and the sender when
+// received.
 struct Message {
   Rank peer;
   ByteVector bytes;
@@ -50,11 +51,12 @@ class Communicator {
   ByteVector broadcast(ByteVector bytes, std::string_view what, Rank root = Rank(0));
   // @collective. Returns every rank's bytes, by rank; lengths may differ.
   std::vector<ByteVector> all_gather(std::span<const std::byte> mine, std::string_view what);
-  // @collective. Sends each message to its peer and returns what the others sent here, by sender; lengths may differ,
-  // ranks with nothing still call it.
+  // @collective. Sends each message to its peer and returns what the others sent here, by sender;
+  // lengths may differ, ranks with nothing still call it.
   std::vector<Message> exchange(std::vector<Message> out, std::string_view what);
-  // @collective. Runs `action` on this rank; when it failed on any rank, every rank throws the lowest failing rank's
-  // error (with its rank and host filled in). So one rank's exception never leaves others in the next collective.
+  // @collective. Runs `action` on this rank; when it failed on any rank, every rank throws the
+  // lowest failing rank's error (with its rank and host filled in). So one rank's exception never
+  // leaves others in the next collective.
   void agree(std::string_view what, const std::function<void()>& action);
 
   // @collective. Returns a new communicator for the ranks with the same `color`, ordered by `key`.

@@ -1,6 +1,10 @@
-// The ranks that share this node's memory: who they are, whether they live, where they are, and segments of memory that
-// all of them see. Waiting here is polling of flags in shared memory, with a deadline, and a dead or late rank is named.
+// The ranks that share this node's memory: who they are, whether they live, where they are, and
+// segments of memory that all of them see. Waiting here is polling of flags in shared memory, with
+// a deadline, and a dead or late rank is named.
 #pragma once
+
+#include "trireme/base/deadline.hpp"
+#include "trireme/base/units.hpp"
 
 #include <atomic>
 #include <cstddef>
@@ -12,13 +16,10 @@
 #include <string_view>
 #include <vector>
 
-#include "trireme/base/deadline.hpp"
-#include "trireme/base/units.hpp"
-
 namespace trireme::comm {
 
-// One segment per local rank, each visible to all of them. Pages are touched once by their owner, so that no page fault
-// falls into a step.
+// One segment per local rank, each visible to all of them. Pages are touched once by their owner,
+// so that no page fault falls into a step.
 class SharedSegments {
  public:
   struct Impl;
@@ -49,15 +50,18 @@ class NodeGroup {
   // @collective on the node. Every rank contributes `mine` bytes (0 is allowed).
   SharedSegments allocate(std::size_t mine);
 
-  // @collective on the node. Flags in memory; nothing is sent. `idle`, if given, is called while waiting.
+  // @collective on the node. Flags in memory; nothing is sent. `idle`, if given, is called while
+  // waiting.
   void barrier(std::string_view what, const std::function<void()>& idle = {});
 
-  // Waits until `arrived(local)` holds for every local rank. Throws Timeout or PeerLost naming those that are missing, where
-  // they were last, and what was waited for. `idle`, if given, is called while waiting.
+  // Waits until `arrived(local)` holds for every local rank. Throws Timeout or PeerLost naming
+  // those that are missing, where they were last, and what was waited for. `idle`, if given, is
+  // called while waiting.
   void wait_for_all(const std::function<bool(int)>& arrived, std::string_view what,
                     const std::function<void()>& idle = {});
 
-  // Publishes where this rank is ("forward", step 12) for the messages of others. Cheap: two stores.
+  // Publishes where this rank is ("forward", step 12) for the messages of others. Cheap: two
+  // stores.
   void set_place(const char* place, std::int64_t step);
 
   // Throws PeerLost naming a local rank whose process has ended. Cheap enough for every 100 ms.

@@ -1,5 +1,8 @@
-// Point-to-point transfers of large buffers between nodes: shards of weights and partial sums of gradients.
+// Point-to-point transfers of large buffers between nodes: shards of weights and partial sums of
+// gradients.
 #pragma once
+
+#include "trireme/comm/communicator.hpp"
 
 #include <cstddef>
 #include <functional>
@@ -7,12 +10,11 @@
 #include <span>
 #include <string_view>
 
-#include "trireme/comm/communicator.hpp"
-
 namespace trireme::comm {
 
-// A batch of transfers in flight. The caller's buffers stay in place until wait() returns. Messages between two ranks are
-// matched by `tag`; each goes out in pieces of at most 1 GiB, because MPI 3 counts with int.
+// A batch of transfers in flight. The caller's buffers stay in place until wait() returns. Messages
+// between two ranks are matched by `tag`; each goes out in pieces of at most 1 GiB, because MPI 3
+// counts with int.
 class Transfers {
  public:
   explicit Transfers(Communicator& comm);
@@ -22,8 +24,8 @@ class Transfers {
 
   void send(Rank to, int tag, std::span<const std::byte> bytes);
   void receive(Rank from, int tag, std::span<std::byte> bytes);
-  // Waits for all of them, with the communicator's deadline; throws Timeout naming who is late. `idle`, if given, is
-  // called while waiting: for work that others wait for meanwhile.
+  // Waits for all of them, with the communicator's deadline; throws Timeout naming who is late.
+  // `idle`, if given, is called while waiting: for work that others wait for meanwhile.
   void wait(std::string_view what, const std::function<void()>& idle = {});
 
  private:

@@ -1,10 +1,10 @@
-// Element-wise sums of gradients in fp32. The order of operands is the caller's, so that sums are the same to the bit
-// however the work was spread.
+// Element-wise sums of gradients in fp32. The order of operands is the caller's, so that sums are
+// the same to the bit however the work was spread.
 #pragma once
 
-#include <span>
-
 #include "trireme/kernels/convert.hpp"
+
+#include <span>
 
 namespace trireme::kernels {
 

@@ -1,5 +1,6 @@
-// fp32 <-> bf16/fp16, round to nearest even; NaN stays NaN (quiet), infinities, signed zeros and subnormals are exact.
-// All kernels here work on host memory, on the calling rank's Kokkos execution space; sizes are in elements.
+// fp32 <-> bf16/fp16, round to nearest even; NaN stays NaN (quiet), infinities, signed zeros and
+// subnormals are exact. All kernels here work on host memory, on the calling rank's Kokkos
+// execution space; sizes are in elements.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,12 @@
-// Large host memory: mapped once, touched once, labelled, and never allocated inside a step. First touch of fresh pages
-// costs more than the arithmetic done on them.
+// Large host memory: mapped once, touched once, labelled, and never allocated inside a step. First
+// touch of fresh pages costs more than the arithmetic done on them.
 #pragma once
+
+#include "trireme/base/units.hpp"
 
 #include <cstddef>
 #include <span>
 #include <string>
-
-#include "trireme/base/units.hpp"
 
 namespace trireme::memory {
 

@@ -5,8 +5,9 @@
 
 namespace trireme::memory {
 
-// Keeps freed memory in the process (no mmap for large blocks, no trimming), on huge pages where the kernel gives them: a
-// step then reuses warm pages instead of faulting fresh ones. Call once, before the first large allocation.
+// Keeps freed memory in the process (no mmap for large blocks, no trimming), on huge pages where
+// the kernel gives them: a step then reuses warm pages instead of faulting fresh ones. Call once,
+// before the first large allocation.
 void keep_freed_memory();
 
 struct Usage {

@@ -1,11 +1,12 @@
 // The learning rate's multiplier as a pure function of the step: nothing to save, nothing to get
 // out of step on resume.
 //
-// Steps count from 0 (the first update is step 0). With w = warmup_steps, T = total_steps, r =
-// min_ratio:
-//   s < w     s / w                                        (0 at the first step, as in
-//   transformers) constant  1 linear    r + (1 - r) max(0, (T - s) / max(1, T - w)) cosine    r +
-//   (1 - r) (1 + cos(pi p)) / 2,  p = min(1, (s - w) / max(1, T - w))
+// Steps count from 0 (the first update is step 0). With w = warmup_steps, T = total_steps and
+// r = min_ratio, the factor of step s is
+//   s < w     s / w    (0 at the first step, as in transformers)
+//   constant  1
+//   linear    r + (1 - r) max(0, (T - s) / max(1, T - w))
+//   cosine    r + (1 - r) (1 + cos(pi p)) / 2,  p = min(1, (s - w) / max(1, T - w))
 // With r = 0 these are transformers' get_constant_schedule_with_warmup,
 // get_linear_schedule_with_warmup and get_cosine_schedule_with_warmup; with r > 0 the cosine is its
 // cosine_with_min_lr (min_lr_rate = r). One thing differs: behind T the cosine stays at r, where

@@ -1,11 +1,18 @@
-// The sharding engine: one state model for every strategy (DESIGN section 2). It owns the four arrays of each unit (work,
-// grad, master, moments) and takes a module through a step without the module knowing:
+// The sharding engine: one state model for every strategy (DESIGN section 2). It owns the four
+// arrays of each unit (work, grad, master, moments) and takes a module through a step without the
+// module knowing:
 //
-//   accumulate()    forward and backward of this rank's micro-batches; gradients leave autograd and are summed
-//   sums()          one small message: losses, token counts, the squared norm
-//   update pieces   the optimizer's fused pass over what this rank holds, writing the new weights
-//   publish()       all ranks see them
+//   accumulate()       forward and backward of this rank's micro-batches, gradients summed
+//   sums()             one small message: losses, token counts, the squared norm
+//   for_each_update()  the optimizer's fused pass over what this rank holds, writing new weights
+//   publish()          all ranks see them
 #pragma once
+
+#include "trireme/base/units.hpp"
+#include "trireme/comm/session.hpp"
+#include "trireme/parallel/deferred.hpp"
+#include "trireme/parallel/layout.hpp"
+#include "trireme/parallel/micro_batches.hpp"
 
 #include <torch/nn/module.h>
 
@@ -17,22 +24,17 @@
 #include <string>
 #include <vector>
 
-#include "trireme/base/units.hpp"
-#include "trireme/comm/session.hpp"
-#include "trireme/parallel/deferred.hpp"
-#include "trireme/parallel/layout.hpp"
-#include "trireme/parallel/micro_batches.hpp"
-
 namespace trireme::parallel {
 
 struct EngineOptions {
   std::string strategy = "zero3";
   std::string units = "auto";
-  at::ScalarType compute = at::kBFloat16;   // kBFloat16 or kFloat
-  std::int64_t num_micro_batches = 1;       // per step, over all ranks
+  at::ScalarType compute = at::kBFloat16;  // kBFloat16 or kFloat
+  std::int64_t num_micro_batches = 1;      // per step, over all ranks
 };
 
-// What a micro-batch gives: the value to differentiate, and over how many targets its loss was summed.
+// What a micro-batch gives: the value to differentiate, and over how many targets its loss was
+// summed.
 struct MicroBatchLoss {
   at::Tensor loss;
   std::int64_t num_targets = 0;
@@ -40,22 +42,24 @@ struct MicroBatchLoss {
 
 // What a rank tells the others beside its sums.
 struct RankNote {
-  bool stop = false;           // it was asked to stop
+  bool stop = false;  // it was asked to stop
   Bytes peak_resident;
 };
 
-// Sums over the whole step, equal on every rank and, where Assignment::inexact is empty, for every number of ranks.
+// Sums over the whole step, equal on every rank and, where Assignment::inexact is empty, for every
+// number of ranks.
 struct StepSums {
-  double loss = 0;             // of the values returned by micro-batches, added by micro-batch index
+  double loss = 0;  // of the values returned by micro-batches, added by micro-batch index
   std::int64_t num_targets = 0;
-  double square_norm = 0;      // of the summed gradient
-  std::string non_finite;      // the first parameter whose gradient holds Inf or NaN; empty when all are finite
-  bool stop = false;           // any rank was asked to stop
-  Bytes peak_resident;         // the highest of all ranks
+  double square_norm = 0;  // of the summed gradient
+  std::string
+      non_finite;  // the first parameter whose gradient holds Inf or NaN; empty when all are finite
+  bool stop = false;    // any rank was asked to stop
+  Bytes peak_resident;  // the highest of all ranks
 };
 
-// A contiguous part of one parameter that this rank updates. `work` is where to write the new weights in the compute
-// type, or null when another rank of the node writes them.
+// A contiguous part of one parameter that this rank updates. `work` is where to write the new
+// weights in the compute type, or null when another rank of the node writes them.
 struct UpdatePiece {
   const Slot* slot = nullptr;
   std::span<const float> grad;
@@ -66,15 +70,15 @@ struct UpdatePiece {
 
 // A contiguous part of one parameter's state in this rank's memory, for checkpoints.
 struct StatePiece {
-  std::size_t parameter = 0;   // index into Engine::parameters()
-  std::int64_t begin = 0;      // element of the logical tensor
+  std::size_t parameter = 0;  // index into Engine::parameters()
+  std::int64_t begin = 0;     // element of the logical tensor
   std::int64_t count = 0;
   float* master = nullptr;
   std::array<float*, 2> moments{};
 };
 
 struct MemoryUse {
-  Bytes work;       // this rank's share of the weights
+  Bytes work;  // this rank's share of the weights
   Bytes grad;
   Bytes master;
   Bytes moments;
@@ -87,14 +91,16 @@ struct MemoryUse {
 
 class Engine {
  public:
-  // @collective. Takes over the module's parameters: their values become those of `initial`, their storage and type the
-  // engine's. The module must outlive the engine.
-  Engine(comm::Session& session, torch::nn::Module& module, InitialValues& initial, const EngineOptions& options);
+  // @collective. Takes over the module's parameters: their values become those of `initial`, their
+  // storage and type the engine's. The module must outlive the engine.
+  Engine(comm::Session& session, torch::nn::Module& module, InitialValues& initial,
+         const EngineOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // @collective. Runs forward and backward of this rank's micro-batches; `loss_of` gets the micro-batch index in the step.
+  // @collective. Runs forward and backward of this rank's micro-batches; `loss_of` gets the
+  // micro-batch index in the step.
   void accumulate(Step step, const std::function<MicroBatchLoss(std::int64_t)>& loss_of);
   // @collective.
   StepSums sums(const RankNote& note = {});
@@ -103,7 +109,8 @@ class Engine {
   // @collective. Ends an update.
   void publish();
 
-  // @collective on strategies that gather: every rank calls it equally often. Runs `forward` without gradients.
+  // @collective on strategies that gather: every rank calls it equally often. Runs `forward`
+  // without gradients.
   void evaluate(const std::function<void()>& forward);
 
   const Layout& layout() const;
@@ -113,8 +120,8 @@ class Engine {
   std::vector<const Slot*> parameters() const;
   MemoryUse memory() const;
 
-  // `owned`: only the parts whose owner this rank is, so that over all ranks they tile each parameter once (saving).
-  // Otherwise all that this rank holds (loading).
+  // `owned`: only the parts whose owner this rank is, so that over all ranks they tile each
+  // parameter once (saving). Otherwise all that this rank holds (loading).
   std::vector<StatePiece> state(bool owned);
   // @collective. Derives the weights from master, after state was written from outside.
   void refresh_work();

@@ -1,19 +1,20 @@
-// Where every parameter lives: parameters form units, a unit is one flat padded range, and the range is cut into shards
-// on block borders. Pure arithmetic: no MPI, no torch.
+// Where every parameter lives: parameters form units, a unit is one flat padded range, and the
+// range is cut into shards on block borders. Pure arithmetic: no MPI, no torch.
 //
-// Placements are said per mesh axis, so that later axes (tensor, pipeline, expert) extend the table instead of replacing
-// it. Checkpoints see only pieces of logical tensors, never shards.
+// Placements are said per mesh axis, so that later axes (tensor, pipeline, expert) extend the table
+// instead of replacing it. Checkpoints see only pieces of logical tensors, never shards.
 #pragma once
+
+#include "trireme/base/units.hpp"
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "trireme/base/units.hpp"
-
 namespace trireme::parallel {
 
-// A unit's size, and every shard border, is a multiple of this many elements: the norm is summed over such blocks.
+// A unit's size, and every shard border, is a multiple of this many elements: the norm is summed
+// over such blocks.
 inline constexpr std::int64_t kBlock = 8192;
 // Parameters start at multiples of this many elements: 64 bytes in bf16.
 inline constexpr std::int64_t kParameterAlignment = 32;
@@ -44,7 +45,7 @@ struct Unit {
 // Part of one parameter that lies in some range of its unit.
 struct Piece {
   std::size_t slot = 0;
-  std::int64_t begin = 0;   // first element of the parameter, in row-major order
+  std::int64_t begin = 0;  // first element of the parameter, in row-major order
   std::int64_t count = 0;
   std::int64_t offset = 0;  // where it lies in the unit
 };
@@ -62,8 +63,8 @@ class Layout {
   std::int64_t num_blocks() const { return num_blocks_; }
   std::int64_t largest_unit() const;
 
-  // The range of the unit that a rank owns; may be empty. Over all ranks they tile the unit. Which rank gets the larger
-  // parts turns with the unit, so that totals stay even.
+  // The range of the unit that a rank owns; may be empty. Over all ranks they tile the unit. Which
+  // rank gets the larger parts turns with the unit, so that totals stay even.
   Range shard(std::size_t unit, Rank rank) const;
   std::int64_t shard_elements(Rank rank) const;
 
@@ -89,9 +90,9 @@ enum class ReduceAt { kStep, kUnit };
 // A strategy is a row of this table (DESIGN section 2), not a class.
 struct Strategy {
   std::string name;
-  Placement work;    // of the weights the network computes with; kFlatShard: whole only while in use
+  Placement work;  // of the weights the network computes with; kFlatShard: whole only while in use
   Placement grad;
-  Placement state;   // master and moments
+  Placement state;  // master and moments
   ReduceAt reduce_at;
 };
 

@@ -7,11 +7,13 @@
 
 namespace trireme::parallel {
 
-// out[i] = in[0][i] + in[1][i] + ... in binary-counter order over the inputs. `out` may be one of the inputs.
+// out[i] = in[0][i] + in[1][i] + ... in binary-counter order over the inputs. `out` may be one of
+// the inputs.
 void tree_sum(std::span<const float* const> in, std::int64_t count, float* out);
 
-// Adds items one after another in binary-counter order. Level l holds the sum of 2^l items (level 0: one or two); the
-// total ends in the top level. The memory is the caller's, one buffer of equal size a level.
+// Adds items one after another in binary-counter order. Level l holds the sum of 2^l items (level
+// 0: one or two); the total ends in the top level. The memory is the caller's, one buffer of equal
+// size a level.
 class TreeAccumulator {
  public:
   TreeAccumulator() = default;
@@ -21,7 +23,8 @@ class TreeAccumulator {
   // Where the next item goes: overwrite this buffer, or add into it when `adds()`.
   std::span<float> target() const { return levels_[0]; }
   bool adds() const { return (count_ & 1) != 0; }
-  // Call when the item is in place: carries full levels upward, and after the last one gathers all into the top level.
+  // Call when the item is in place: carries full levels upward, and after the last one gathers all
+  // into the top level.
   void advance();
   // Starts over.
   void restart() { count_ = 0; }

@@ -1,9 +1,16 @@
-// The weights that the network computes with. Inside a node they exist once, in memory that its ranks share.
+// The weights that the network computes with. Inside a node they exist once, in memory that its
+// ranks share.
 //
-// Resident: the whole model stays in the node's window (ddp, and zero3 on one node). Gathered (zero3 on several nodes):
-// the window holds a few units; a unit is gathered when an operator first touches it and evicts the one touched longest
-// ago. Every rank makes the same touches in the same order, so no message about it is needed.
+// Resident: the whole model stays in the node's window (ddp, and zero3 on one node). Gathered
+// (zero3 on several nodes): the window holds a few units; a unit is gathered when an operator first
+// touches it and evicts the one touched longest ago. Every rank makes the same touches in the same
+// order, so no message about it is needed.
 #pragma once
+
+#include "trireme/comm/session.hpp"
+#include "trireme/memory/host_buffer.hpp"
+#include "trireme/parallel/dispatch.hpp"
+#include "trireme/parallel/layout.hpp"
 
 #include <ATen/core/Tensor.h>
 
@@ -12,14 +19,10 @@
 #include <span>
 #include <vector>
 
-#include "trireme/comm/session.hpp"
-#include "trireme/memory/host_buffer.hpp"
-#include "trireme/parallel/dispatch.hpp"
-#include "trireme/parallel/layout.hpp"
-
 namespace trireme::parallel {
 
-// Which local rank of a node stands for rank `owner` there: the owner itself on its own node, else one of equal place.
+// Which local rank of a node stands for rank `owner` there: the owner itself on its own node, else
+// one of equal place.
 int stand_in(const comm::Topology& topology, int node, Rank owner);
 
 class Weights : public OperatorObserver {
@@ -28,26 +31,30 @@ class Weights : public OperatorObserver {
   static constexpr int kPresentUnits = 3;
 
   // @collective.
-  Weights(comm::Session& session, const Layout& layout, const Strategy& strategy, at::ScalarType compute);
+  Weights(comm::Session& session, const Layout& layout, const Strategy& strategy,
+          at::ScalarType compute);
   ~Weights() override;
 
   bool resident() const { return !gathers_; }
   at::ScalarType compute() const { return compute_; }
 
-  // Points the parameters' storage here, and changes their type to the compute type. By unit, in slot order.
+  // Points the parameters' storage here, and changes their type to the compute type. By unit, in
+  // slot order.
   void attach(std::size_t unit, std::vector<at::Tensor> parameters);
 
-  // Returns where this rank writes its part of a unit's new weights, for element `offset` of the unit; null when another
-  // rank of the node writes it.
+  // Returns where this rank writes its part of a unit's new weights, for element `offset` of the
+  // unit; null when another rank of the node writes it.
   std::byte* target(std::size_t unit, std::int64_t offset) const;
   // @collective. Makes what all ranks wrote visible to all: the end of an update.
   void publish();
 
-  // What to do while a gather waits: work that other ranks may need before they can join it. Ranks reach gathers and
-  // reductions in one order, but each reduction later by its own luck; without this they could wait in a circle.
+  // What to do while a gather waits: work that other ranks may need before they can join it. Ranks
+  // reach gathers and reductions in one order, but each reduction later by its own luck; without
+  // this they could wait in a circle.
   void set_idle(std::function<void()> idle) { idle_ = std::move(idle); }
 
-  // Sees the operators of forward and backward, to gather what they read. Needed only while not resident.
+  // Sees the operators of forward and backward, to gather what they read. Needed only while not
+  // resident.
   bool on_operator(const c10::OperatorHandle& op, torch::jit::Stack& stack) override;
 
   // Bytes of this rank: its share of the node's window, and its shard where it keeps one.
@@ -67,8 +74,9 @@ class Weights : public OperatorObserver {
   at::ScalarType compute_;
   bool gathers_;
   std::function<void()> idle_;
-  std::vector<std::int64_t> unit_offset_;   // resident: element offset of each unit in the window
-  std::vector<std::int64_t> shard_offset_;  // gathered: element offset of this rank's part of each unit in shard_
+  std::vector<std::int64_t> unit_offset_;  // resident: element offset of each unit in the window
+  std::vector<std::int64_t>
+      shard_offset_;  // gathered: element offset of this rank's part of each unit in shard_
   std::unique_ptr<comm::SharedSegments> window_;
   memory::HostBuffer shard_;
   std::unique_ptr<Gathering> gathering_;

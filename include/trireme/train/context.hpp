@@ -1,12 +1,13 @@
-// What a process needs before anything else, made once by main and passed down: MPI, kernels, the log, who it is.
+// What a process needs before anything else, made once by main and passed down: MPI, kernels, the
+// log, who it is.
 #pragma once
-
-#include <memory>
 
 #include "trireme/base/environment.hpp"
 #include "trireme/cluster/identity.hpp"
 #include "trireme/comm/session.hpp"
 #include "trireme/obs/log.hpp"
+
+#include <memory>
 
 namespace trireme {
 

@@ -1,10 +1,10 @@
 // A run's folder: where things are, and whether a run may start, continue or must be refused there.
 #pragma once
 
+#include "trireme/config/config.hpp"
+
 #include <filesystem>
 #include <string>
-
-#include "trireme/config/config.hpp"
 
 namespace trireme::train {
 
@@ -28,8 +28,8 @@ struct RunFolder {
 
   // True when a run was started here before.
   bool holds_run() const;
-  // Makes the folder and checks that it can be written to. Throws Config when a run may not start here under `resume`
-  // (saying how to continue or rename), Io when it cannot be written.
+  // Makes the folder and checks that it can be written to. Throws Config when a run may not start
+  // here under `resume` (saying how to continue or rename), Io when it cannot be written.
   void prepare(const Resume& resume) const;
 };
 

@@ -1,14 +1,14 @@
-// Trains a language model as a configuration says: the main job, from files to checkpoints. The step reads on one screen
-// in src/train/trainer.cpp.
+// Trains a language model as a configuration says: the main job, from files to checkpoints. The
+// step reads on one screen in src/train/trainer.cpp.
 #pragma once
-
-#include <filesystem>
-#include <memory>
-#include <string>
 
 #include "trireme/config/load.hpp"
 #include "trireme/train/context.hpp"
 #include "trireme/train/run_folder.hpp"
+
+#include <filesystem>
+#include <memory>
+#include <string>
 
 namespace trireme::train {
 
@@ -19,11 +19,11 @@ struct TrainOptions {
 
 struct TrainResult {
   std::int64_t step = 0;
-  double loss = 0;          // of the last step
+  double loss = 0;  // of the last step
   std::int64_t tokens = 0;
-  double seconds = 0;       // in the training loop
+  double seconds = 0;  // in the training loop
   std::filesystem::path checkpoint;
-  bool preempted = false;   // stopped early on request, checkpoint committed
+  bool preempted = false;  // stopped early on request, checkpoint committed
 };
 
 // @collective. Throws Error; with `everywhere` set where all ranks throw the same.

@@ -1,10 +1,10 @@
 #include "check.hpp"
 
+#include "trireme/base/error.hpp"
+
 #include <fmt/format.h>
 
 #include <string>
-
-#include "trireme/base/error.hpp"
 
 namespace trireme::comm {
 

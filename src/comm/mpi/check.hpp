@@ -1,12 +1,12 @@
 // MPI return codes become errors here. Private to the room.
 #pragma once
 
+#include "trireme/base/handle.hpp"
+
 #include <mpi.h>
 
 #include <source_location>
 #include <string_view>
-
-#include "trireme/base/handle.hpp"
 
 namespace trireme::comm {
 
