@@ -31,7 +31,8 @@ def test_the_folder_of_a_run_holds_what_is_promised(place):
     job = place.train(SETTINGS, ranks=2)
     run = place.path / "runs/run"
     found = sorted(re.sub(r"^(events\.out\.tfevents)\..+", r"\1", path.name) for path in run.iterdir())
-    scenario.require_equal(found, ["checkpoints", "config.yaml", "events.out.tfevents", "log", "metrics.jsonl"], "the folder")
+    scenario.require_equal(found, ["checkpoints", "config.yaml", "events.out.tfevents", "log", "metrics.jsonl",
+                                   "report.html"], "the folder")
     scenario.require_equal(sorted(path.name for path in (run / "log").iterdir()),
                            ["rank-00000.log", "rank-00001.log"], "logs")
     scenario.require_equal(sorted(path.name for path in (run / "checkpoints").iterdir()),
@@ -40,6 +41,8 @@ def test_the_folder_of_a_run_holds_what_is_promised(place):
         scenario.require_equal(sorted(path.name for path in checkpoint.iterdir()), ["manifest.json", "state.h5"], "checkpoint")
         json.loads((checkpoint / "manifest.json").read_text())
     scenario.require(re.search(r"hidden: 64 +# job.yaml:\d+", (run / "config.yaml").read_text()), "no sources in config.yaml")
+    page = (run / "report.html").read_text()
+    scenario.require("</html>" in page and not re.search(r"(src|href)=.https?:", page), "the report is no page of its own")
     done = r"done step=6 loss=\d+\.\d{4} tokens=3072 seconds=\d+\.\d checkpoint=runs/run/checkpoints/step-00000006"
     scenario.require(re.fullmatch(done + "\n", job.out), f"standard output is other than one last line: {job.out!r}")
     scenario.require(f"loss={place.metrics()[-1]['loss']:.4f} " in job.out, "the last line has another loss than the metrics")

@@ -10,7 +10,7 @@ import scenario
 
 # Training and saving of 20 steps takes about a second; trials spread their blows over all of it.
 SETTINGS = scenario.small(train__max_steps=20, checkpoint__every=1, checkpoint__keep=2, log__every=100)
-TRIALS = 8
+TRIALS = 7
 ENDS_WITHIN_S = 10
 
 
@@ -68,6 +68,18 @@ def test_a_rank_that_dies_before_the_first_step_ends_the_job(place):
     scenario.require(job.code != 0, f"a killed rank is no success: {job.describe()}")
     scenario.require(time.monotonic() - blow <= ENDS_WITHIN_S, f"took too long to end: {job.describe()}")
     place.train(SETTINGS, "--resume", "auto", ranks=2)
+
+
+def test_a_killed_launcher_leaves_no_ranks_behind(place):
+    job = place.start("train", place.config({**SETTINGS, "train.max_steps": 100000, "checkpoint.every": 100}), ranks=2)
+    metrics = place.path / "runs/run/metrics.jsonl"
+    job.until(lambda: metrics.exists() and metrics.stat().st_size > 0, "the first step")
+    job.process.kill()
+    job.wait(10)
+    end = time.monotonic() + ENDS_WITHIN_S
+    while job.rank_pids():
+        scenario.require(time.monotonic() < end, f"ranks {job.rank_pids()} live on: {job.describe()}")
+        time.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -184,23 +184,29 @@ class Place:
         """One dictionary a line."""
         return [json.loads(line) for line in (self.path / run / "metrics.jsonl").read_text().splitlines()]
 
-    def losses(self, run="runs/run"):
-        """The loss column by step as it is written, which is more than equality of numbers asks for. A step that was
-        done again after a resume must come out the same."""
-        column = {}
+    def column(self, name, run="runs/run"):
+        """A column of the metrics by step, as it is written, which is more than equality of numbers asks for; steps that
+        lack it are left out. A step that was done again after a resume must come out the same."""
+        found = {}
         for line in (self.path / run / "metrics.jsonl").read_text().splitlines():
-            step, text = json.loads(line)["step"], re.search(r'"loss":([^,}]*)', line).group(1)
-            require(column.setdefault(step, text) == text, f"{run}: step {step} has losses {column[step]} and {text}")
-        return [column[step] for step in sorted(column)]
+            step, text = json.loads(line)["step"], re.search(rf'"{name}":([^,}}]*)', line)
+            if text:
+                require_equal(text.group(1), found.setdefault(step, text.group(1)), f"{name} of step {step} done again in {run}")
+        return found
+
+    def losses(self, run="runs/run"):
+        """In the order of steps, as text."""
+        return [text for _, text in sorted(self.column("loss", run).items())]
 
     def require_equal_runs(self, run, expected):
-        """Equal losses, as text and as numbers, and final checkpoints without a difference."""
-        first, second = self.losses(run), self.losses(expected)
-        require(first, f"{run} has no losses")
-        for step, (ours, theirs) in enumerate(zip(first, second, strict=False), 1):
-            require(ours == theirs and float(ours) == float(theirs),
-                    f"the loss of step {step} is {ours} in {run} and {theirs} in {expected}")
-        require_equal(len(first), len(second), f"steps in {run}")
+        """Equal losses and norms, as text and as numbers, and final checkpoints without a difference."""
+        for name in ("loss", "grad_norm", "eval_loss"):
+            first, second = self.column(name, run), self.column(name, expected)
+            require(first or name == "eval_loss", f"{run} has no {name}")
+            require_equal(sorted(first), sorted(second), f"steps with {name} in {run}")
+            for step, ours in first.items():
+                require(ours == second[step] and float(ours) == float(second[step]),
+                        f"{name} of step {step} is {ours} in {run} and {second[step]} in {expected}")
         self.run("ckpt", "diff", run, expected)
 
     def hash_of(self, run):
