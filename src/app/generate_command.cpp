@@ -1,3 +1,4 @@
+#include "trireme/kernels/runtime.hpp"
 #include "trireme/memory/process.hpp"
 #include "trireme/train/generate.hpp"
 
@@ -27,11 +28,12 @@ void add_generate(Program program) {
                    "draw among the k likeliest tokens only; 0: among all")
       ->capture_default_str();
   command->add_option("--seed", options->seed, "the same seed writes the same text")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   command->callback([program, options] {
     program.action = [options] {
       memory::keep_freed_memory();
-      std::fwrite(options->prompt.data(), 1, options->prompt.size(), stdout);
+      const kernels::Runtime runtime;
       train::generate(*options, [](std::string_view piece) {
         std::fwrite(piece.data(), 1, piece.size(), stdout);
         std::fflush(stdout);

@@ -12,7 +12,8 @@ namespace trireme::app {
 Error as_error(const std::exception& exception) {
   if (const auto* error = dynamic_cast<const Error*>(&exception)) {
     Error copy = *error;
-    if (copy.host.empty() && copy.kind != ErrorKind::kUsage && copy.kind != ErrorKind::kConfig)
+    if (copy.host.empty() && !copy.everywhere && copy.kind != ErrorKind::kUsage &&
+        copy.kind != ErrorKind::kConfig)
       copy.host = host_name();
     return copy;
   }

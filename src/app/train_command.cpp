@@ -27,8 +27,9 @@ int run(Context& context, const Arguments& arguments) {
   const train::TrainResult result =
       train::train(context, loaded, {train::Resume::parse(arguments.resume), arguments.dry_run});
   if (arguments.dry_run || !context.world().is_root()) return result.preempted ? kExitPreempted : 0;
-  fmt::print("done step={} loss={:.4f} tokens={} seconds={:.1f} checkpoint={}\n", result.step,
-             result.loss, result.tokens, result.seconds, result.checkpoint.string());
+  const std::string loss = result.loss ? fmt::format(" loss={:.4f}", *result.loss) : "";
+  fmt::print("done step={}{} tokens={} seconds={:.1f} checkpoint={}\n", result.step, loss,
+             result.tokens, result.seconds, result.checkpoint.string());
   std::fflush(stdout);
   return result.preempted ? kExitPreempted : 0;
 }
@@ -41,9 +42,10 @@ int run_and_report(int& argc, char**& argv, const Arguments& arguments) {
     return run(context, arguments);
   } catch (const std::exception& exception) {
     Error error = as_error(exception);
-    if (error.rank < 0) error.rank = static_cast<long>(context.world().rank().value);
+    if (error.rank < 0 && !error.everywhere)
+      error.rank = static_cast<long>(context.world().rank().value);
     if (!error.everywhere || context.world().is_root()) print_error(error);
-    context.log().error(error.report());
+    context.log().record(obs::Level::kError, error.report());
     context.log().flush();
     if (!error.everywhere) context.session().abort(exit_code(error.kind));
     return exit_code(error.kind);

@@ -121,6 +121,7 @@ fs::path resolve(const fs::path& given) {
   if (fs::exists(given / kManifestFile, ignored) || fs::exists(given / kStateFile, ignored))
     return given;
   for (const fs::path& folder : {given, given / "checkpoints"}) {
+    if (!fs::is_directory(folder, ignored)) continue;
     if (const auto found = newest_complete(folder)) return *found;
   }
   throw Error(

@@ -238,7 +238,7 @@ std::string remedy(const Identity& identity) {
   if (identity.launcher == "torch elastic")
     return "start trireme with mpirun or srun, not with torchrun";
   return fmt::format(
-      "start with the mpirun of the MPI that trireme is built with (trireme env names it), not "
+      "start with the mpirun of the MPI that trireme is built with (trireme --version names it), not "
       "with "
       "another MPI's launcher; the processes were started by {}",
       identity.launcher);

@@ -1,17 +1,15 @@
 #include "trireme/comm/communicator.hpp"
 
-#include "trireme/base/deadline.hpp"
 #include "trireme/base/environment.hpp"
 
 #include "communicator_impl.hpp"
-#include "pause.hpp"
+#include "wait.hpp"
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <numeric>
-#include <thread>
 
 namespace trireme::comm {
 
@@ -99,10 +97,7 @@ void Communicator::Impl::enter() {
 
 void Communicator::Impl::wait(std::span<MPI_Request> requests, std::string_view what,
                               const std::function<void()>& idle) {
-  Pause pause;
-  const Deadline deadline = Deadline::after(timeout);
-  bool grace_used = false;
-  Deadline grace = deadline;
+  Wait waiting(*node, *node_impl, timeout, what);
   for (;;) {
     int done = 0;
     check(
@@ -110,26 +105,7 @@ void Communicator::Impl::wait(std::span<MPI_Request> requests, std::string_view 
         what);
     if (done != 0) return;
     if (idle) idle();
-    pause();
-    if (!pause.time_to_check()) continue;
-    node->check_alive(what);
-    if (!deadline.expired()) continue;
-    const std::vector<int> behind = node_impl->behind_in_collectives();
-    // The node that holds the late rank can name it: the others give it a moment to speak first.
-    if (behind.empty() && !grace_used) {
-      grace = Deadline::after(std::chrono::seconds(2));
-      grace_used = true;
-    }
-    if (behind.empty() && !grace.expired()) continue;
-    std::vector<std::string> late;
-    for (const int local : behind) late.push_back(node->describe(local));
-    throw Error(ErrorKind::kTimeout,
-                fmt::format("waited {:g} s in '{}' for {}", timeout.count(), what,
-                            late.empty() ? "a rank on another node"
-                                         : fmt::format("{}", fmt::join(late, ", "))),
-                "a rank that is stopped, swapping or stuck shows in `top` on its node; run.timeout "
-                "sets how "
-                "long to wait");
+    waiting.turn([this] { return node_impl->behind_in_collectives(); });
   }
 }
 
@@ -242,12 +218,20 @@ void Communicator::agree(std::string_view what, const std::function<void()>& act
   } catch (const std::exception& exception) {
     mine = pack(describe_failure(exception, impl_->rank));
   }
-  for (const ByteVector& bytes : all_gather(mine, what)) {
-    if (bytes.empty()) continue;
-    Error error = unpack(bytes);
-    error.everywhere = true;
-    throw error;
+  const std::vector<ByteVector> failures = all_gather(mine, what);
+  const auto first = std::find_if(failures.begin(), failures.end(),
+                                  [](const ByteVector& bytes) { return !bytes.empty(); });
+  if (first == failures.end()) return;
+  Error error = unpack(*first);
+  error.everywhere = true;
+  const bool common = std::all_of(failures.begin(), failures.end(), [&](const ByteVector& bytes) {
+    return !bytes.empty() && unpack(bytes).message == error.message;
+  });
+  if (common) {  // nobody's in particular
+    error.rank = -1;
+    error.host.clear();
   }
+  throw error;
 }
 
 Communicator Communicator::split(int color, int key, std::string_view what) {

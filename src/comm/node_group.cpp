@@ -3,9 +3,8 @@
 #include "trireme/base/error.hpp"
 
 #include "node_group_impl.hpp"
-#include "pause.hpp"
+#include "wait.hpp"
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -107,25 +106,18 @@ void NodeGroup::barrier(std::string_view what, const std::function<void()>& idle
 
 void NodeGroup::wait_for_all(const std::function<bool(int)>& arrived, std::string_view what,
                              const std::function<void()>& idle) {
-  Pause pause;
-  const Deadline deadline = Deadline::after(impl_->timeout);
+  Wait wait(*this, *impl_, impl_->timeout, what);
+  const auto late = [&] {
+    std::vector<int> ranks;
+    for (int local = 0; local < impl_->size; ++local) {
+      if (!arrived(local)) ranks.push_back(local);
+    }
+    return ranks;
+  };
   for (int local = 0; local < impl_->size; ++local) {
     while (!arrived(local)) {
       if (idle) idle();
-      pause();
-      if (!pause.time_to_check()) continue;
-      check_alive(what);
-      if (!deadline.expired()) continue;
-      std::vector<std::string> late;
-      for (int other = 0; other < impl_->size; ++other) {
-        if (!arrived(other)) late.push_back(describe(other));
-      }
-      if (late.empty()) continue;
-      throw Error(ErrorKind::kTimeout,
-                  fmt::format("waited {:g} s in '{}' for {}", impl_->timeout.count(), what,
-                              fmt::join(late, ", ")),
-                  "a rank that is stopped, swapping or stuck shows in `top` on its node; "
-                  "run.timeout sets how long to wait");
+      wait.turn(late);
     }
   }
 }

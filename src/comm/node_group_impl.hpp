@@ -13,8 +13,10 @@ namespace trireme::comm {
 struct alignas(128) RankStatus {
   std::atomic<std::uint64_t> barriers;     // how many barriers this rank has entered
   std::atomic<std::uint64_t> collectives;  // how many world collectives it has entered
+  std::atomic<std::uint64_t> beats;        // goes up while it waits for others
   std::atomic<std::int64_t> step;
   std::atomic<std::int32_t> pid;
+  std::atomic<std::int32_t> waits;  // how many waits it is in; they may nest
   std::array<std::atomic<char>, 40> place;
 };
 

@@ -38,7 +38,9 @@ std::vector<Field> make_fields() {
       {{"run.seed", "", "seed of initial weights, order of samples and sampling"},
        at<&C::run, &Run::seed>},
       {{"run.reproducible", "",
-        "same numbers to the bit for every strategy and number of ranks that divides the work"},
+        "same numbers to the bit for every strategy and number of ranks that divides the work; "
+        "false: a "
+        "rank uses all the cores there are for it"},
        at<&C::run, &Run::reproducible>},
       {{"run.threads", "threads", "threads per rank for matrix products", Form::kPlain,
         between(1, 4096)},

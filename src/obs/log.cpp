@@ -122,6 +122,10 @@ void Log::open(const std::filesystem::path& file) {
 
 void Log::write(Level level, std::string_view text) {
   if (level != Level::kDebug) impl_->to_console(console_line(level, text, impl_->colour));
+  record(level, text);
+}
+
+void Log::record(Level level, std::string_view text) {
   const std::lock_guard lock(impl_->mutex);
   if (impl_->file)
     impl_->file->log(spdlog_level(level), spdlog::string_view_t(text.data(), text.size()));

@@ -24,9 +24,9 @@ std::string describe_ranks(Context& context, const config::Config& config) {
 
 std::string describe_batch(const config::Config& config, int ranks) {
   const std::int64_t micro_batches = config.train.global_batch_size / config.train.micro_batch_size;
-  return fmt::format("{} sequences of {} tokens a step = {} micro-batches of {} over {} ranks",
+  return fmt::format("{} sequences of {} tokens a step = {} micro-batches of {} over {} rank{}",
                      config.train.global_batch_size, config.data.sequence_length, micro_batches,
-                     config.train.micro_batch_size, ranks);
+                     config.train.micro_batch_size, ranks, ranks == 1 ? "" : "s");
 }
 
 std::string describe_data(const TrainingState& state, std::uint64_t eval_samples) {

@@ -84,6 +84,7 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
   for (const char c : options.prompt.empty() ? std::string("\n") : options.prompt) {
     text.push_back(static_cast<unsigned char>(c));
   }
+  emit(options.prompt);
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     const std::size_t window = std::min(static_cast<std::size_t>(shape.context), text.size());
     const at::Tensor tokens_1T =

@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 namespace trireme::train {
@@ -44,6 +45,17 @@ void RunFolder::prepare(const Resume& resume) const {
         fmt::format("the run folder {} cannot be written: {}", root.string(), code.message()),
         "choose a folder that you may write to with run.dir");
   }
+}
+
+FileDescriptor RunFolder::lock() const {
+  const fs::path path = root / ".lock";
+  FileDescriptor file(::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644));
+  if (!file) throw_errno("open", path.string());
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    throw Error(ErrorKind::kConfig, fmt::format("another job is running in {}", root.string()),
+                "wait for it, stop it, or choose another run.name");
+  }
+  return file;
 }
 
 }  // namespace trireme::train

@@ -75,7 +75,7 @@ class Run {
   void resume();
   void refuse_newer_checkpoints() const;
   void announce();
-  double step(StopRequest& stop);
+  double step();
   void update(const parallel::StepSums& sums, double norm, double mean_scale,
               obs::StepMetrics& metrics);
   void note_skip(const parallel::StepSums& sums);
@@ -90,6 +90,8 @@ class Run {
   config::Config& config_ = loaded_.config;
   TrainOptions options_;
   RunFolder folder_;
+  FileDescriptor lock_;  // root's hold on the folder
+  StopRequest stop_;     // from the start, so that an early signal is a stop and not a death
   optim::AdamWOptions adamw_;
   std::optional<optim::Schedule> schedule_;
 
@@ -116,7 +118,11 @@ class Run {
 };
 
 Run::Run(Context& context, const config::Loaded& loaded, const TrainOptions& options)
-    : context_(context), loaded_(loaded), options_(options), folder_(loaded.config.run) {
+    : context_(context),
+      loaded_(loaded),
+      options_(options),
+      folder_(loaded.config.run),
+      stop_(config_.stop.signals, context.identity().deadline_unix, config_.stop.before_deadline) {
   context_.world().agree("check the run", [this] { check(); });
   build();
   resume();
@@ -145,7 +151,10 @@ void Run::check() {
                                  context_.world().size(), context_.world().rank());
   if (options_.resume.mode == Resume::Mode::kPath)
     options_.resume.path = ckpt::resolve(options_.resume.path);
-  if (!options_.dry_run && context_.world().is_root()) folder_.prepare(options_.resume);
+  if (!options_.dry_run && context_.world().is_root()) {
+    folder_.prepare(options_.resume);
+    lock_ = folder_.lock();
+  }
 }
 
 void Run::build() {
@@ -232,19 +241,17 @@ void Run::announce() {
 TrainResult Run::train() {
   announce();
   if (options_.dry_run) return {};
-  StopRequest stop(config_.stop.signals, context_.identity().deadline_unix,
-                   config_.stop.before_deadline);
   TrainResult result;
   const auto start = Clock::now();
   while (state_.step < config_.train.max_steps && !stop_agreed_) {
-    result.loss = step(stop);
+    result.loss = step();
     if (due(config_.checkpoint.every)) save();
   }
   if (last_saved_step_ != state_.step) save();
   result.preempted = stop_agreed_ && state_.step < config_.train.max_steps;
   if (result.preempted) {
     context_.log().info(fmt::format("stopped at step {} by {}; continue with --resume auto",
-                                    state_.step, stop.reason()));
+                                    state_.step, stop_.reason()));
   }
   if (context_.world().is_root()) write_report();
   result.step = state_.step;
@@ -256,7 +263,7 @@ TrainResult Run::train() {
 
 // One optimizer step, straight down: forward and backward, sums over ranks, update, publication,
 // words.
-double Run::step(StopRequest& stop) {
+double Run::step() {
   const auto start = Clock::now();
   const auto position = static_cast<std::uint64_t>(state_.samples);
   // Losses are summed over targets; dividing by the size of a full micro-batch keeps gradients in
@@ -272,7 +279,7 @@ double Run::step(StopRequest& stop) {
                                     batch.targets_BT.numel()};
   });
   const double passes_seconds = seconds_since(start);
-  const parallel::StepSums sums = engine_->sums({stop.requested(), memory::peak_resident()});
+  const parallel::StepSums sums = engine_->sums({stop_.requested(), memory::peak_resident()});
   const double mean_scale = nominal / static_cast<double>(sums.num_targets);
   const double norm = std::sqrt(sums.square_norm) * mean_scale;
 

@@ -1,5 +1,5 @@
 // How much of the machine belongs to this process. usable_cores() of identity.hpp is the answer;
-// the parts are here for tests and for `trireme env`.
+// the parts are here for tests.
 #pragma once
 
 #include <filesystem>

@@ -1,5 +1,5 @@
 // Host collectives over MPI for small, control-sized messages: agreement, checkpoint plans, losses.
-// Gradients and weights never travel here (comm/node_window.hpp, comm/rails.hpp). Every wait has a
+// Gradients and weights never travel here (comm/node_group.hpp, comm/transfers.hpp). Every wait has a
 // deadline; a rank that is dead or late is named. Nothing here uses an MPI reduction operator.
 #pragma once
 

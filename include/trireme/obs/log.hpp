@@ -27,6 +27,8 @@ class Log {
   void info(std::string_view text) { write(Level::kInfo, text); }
   void warn(std::string_view text) { write(Level::kWarning, text); }
   void error(std::string_view text) { write(Level::kError, text); }
+  // Text for the file only, whatever its level.
+  void record(Level level, std::string_view text);
   // Text for the console only, as it is, newline included (banners, tables, progress).
   void print(std::string_view text);
   void flush();

@@ -18,7 +18,7 @@ struct GenerateOptions {
   std::uint64_t seed = 0;    // the same seed gives the same text
 };
 
-// Calls `emit` with each piece of text as it comes, the prompt not included. Throws Config for
+// Calls `emit` with each piece of text as it comes, the prompt first, once the model is loaded. Throws Config for
 // options that make no sense, Corrupt or Io when the checkpoint cannot be read.
 void generate(const GenerateOptions& options, const std::function<void(std::string_view)>& emit);
 

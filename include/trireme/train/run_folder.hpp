@@ -1,6 +1,7 @@
 // A run's folder: where things are, and whether a run may start, continue or must be refused there.
 #pragma once
 
+#include "trireme/base/handle.hpp"
 #include "trireme/config/config.hpp"
 
 #include <filesystem>
@@ -28,6 +29,9 @@ struct RunFolder {
 
   // True when a run was started here before.
   bool holds_run() const;
+  // Takes the folder for this job: the returned handle holds it. Throws Config when a live job has
+  // it. On file systems that have no locks it holds nothing.
+  FileDescriptor lock() const;
   // Makes the folder and checks that it can be written to. Throws Config when a run may not start
   // here under `resume` (saying how to continue or rename), Io when it cannot be written.
   void prepare(const Resume& resume) const;

@@ -8,6 +8,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace trireme::train {
@@ -19,7 +20,7 @@ struct TrainOptions {
 
 struct TrainResult {
   std::int64_t step = 0;
-  double loss = 0;  // of the last step
+  std::optional<double> loss;  // of the last step; none when there was nothing left to do
   std::int64_t tokens = 0;
   double seconds = 0;  // in the training loop
   std::filesystem::path checkpoint;
