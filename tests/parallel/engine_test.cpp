@@ -1,0 +1,432 @@
+// The engine on modules that know nothing of it, on several ranks and on groups of ranks that count as nodes: the same
+// numbers as plain autograd, the memory that the design says, and errors with names.
+#include "trireme/parallel/engine.hpp"
+
+#include "trireme/base/error.hpp"
+#include "trireme/optim/adamw.hpp"
+
+#include "comm/session.hpp"
+#include "engine_world.hpp"
+#include "kokkos.hpp"
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <torch/torch.h>
+
+#include <bit>
+#include <fstream>
+#include <limits>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace trireme::parallel {
+namespace {
+
+using namespace trireme::testing;
+using ::testing::HasSubstr;
+
+const bool kOneThread = [] {
+  at::set_num_threads(1);
+  return true;
+}();
+
+// Four micro-batches where that can be exact, six on three ranks, which cannot.
+std::int64_t micro_batches_for(int ranks) { return ranks == 3 ? 6 : 4; }
+
+// Adds in the order of DESIGN section 4.
+Values tree(const std::vector<Values>& items, std::size_t first, std::size_t number) {
+  if (number == 1) return items[first];
+  const std::size_t left = std::bit_floor(number - 1);
+  Values sum = tree(items, first, left);
+  const Values right = tree(items, first + left, number - left);
+  for (std::size_t p = 0; p < sum.size(); ++p) {
+    for (std::size_t i = 0; i < sum[p].size(); ++i) sum[p][i] += right[p][i];
+  }
+  return sum;
+}
+
+// Losses and the summed gradient of a step by plain autograd in one process.
+struct Plain {
+  std::vector<double> losses;
+  Values gradient;
+
+  Plain(Network& network, const std::vector<at::Tensor>& parameters, std::int64_t step, std::int64_t micro_batches) {
+    std::vector<Values> items;
+    for (std::int64_t m = 0; m < micro_batches; ++m) {
+      network->zero_grad();
+      const at::Tensor loss = network->loss(step, m);
+      loss.backward();
+      losses.push_back(loss.item<double>());
+      Values& item = items.emplace_back();
+      for (const at::Tensor& parameter : parameters) {
+        const at::Tensor grad = parameter.grad().defined() ? parameter.grad().to(at::kFloat).contiguous()
+                                                           : torch::zeros(parameter.sizes());
+        item.emplace_back(grad.data_ptr<float>(), grad.data_ptr<float>() + grad.numel());
+      }
+    }
+    gradient = tree(items, 0, items.size());
+  }
+};
+
+double largest(const std::vector<float>& values) {
+  double result = 0;
+  for (const float value : values) result = std::max(result, std::abs(static_cast<double>(value)));
+  return result;
+}
+
+void expect_equal(const Engine& engine, const Values& got, const Values& expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  const bool exact = engine.assignment().inexact.empty();
+  for (std::size_t p = 0; p < got.size(); ++p) {
+    const std::string& name = engine.parameters()[p]->name;
+    ASSERT_EQ(got[p].size(), expected[p].size()) << name;
+    if (exact) {
+      EXPECT_TRUE(got[p] == expected[p]) << name << " differs in bits";
+      continue;
+    }
+    const double bound = 1e-5 * largest(expected[p]);
+    for (std::size_t i = 0; i < got[p].size(); ++i) ASSERT_NEAR(got[p][i], expected[p][i], bound) << name;
+  }
+}
+
+double square_sum(const Values& values) {
+  double sum = 0;
+  for (const auto& parameter : values) {
+    for (const float value : parameter) sum += static_cast<double>(value) * value;
+  }
+  return sum;
+}
+
+// strategy, compute type, ranks a node
+using Setting = std::tuple<const char*, at::ScalarType, int>;
+
+class EngineOf : public ::testing::TestWithParam<Setting> {
+ protected:
+  comm::Session session{nullptr, nullptr, session_options(std::get<2>(GetParam()))};
+  comm::Communicator& world = session.world();
+  at::ScalarType compute = std::get<1>(GetParam());
+  std::int64_t micro_batches = micro_batches_for(world.size());
+  EngineOptions options{std::get<0>(GetParam()), "auto", compute, micro_batches};
+};
+
+TEST_P(EngineOf, gives_the_numbers_of_plain_autograd) {
+  Engaged<Network> engaged(session, options);
+  Engine& engine = engaged.engine;
+  Network plain;
+  const auto parameters = parameters_like(engine, *plain);
+  plain->to(compute);
+  for (std::int64_t step = 1; step <= 3; ++step) {
+    assign(parameters, master_of(world, engine));
+    const Plain expected(plain, parameters, step, micro_batches);
+
+    std::vector<std::int64_t> seen;
+    engine.accumulate(Step(step), [&](std::int64_t m) {
+      seen.push_back(m);
+      const at::Tensor loss = engaged.module->loss(step, m);
+      EXPECT_EQ(loss.item<double>(), expected.losses[static_cast<std::size_t>(m)]) << "micro-batch " << m;
+      return MicroBatchLoss{loss, NetworkImpl::kTargets};
+    });
+    const StepSums sums = engine.sums();
+    double loss = 0;
+    for (const double part : expected.losses) loss += part;
+    EXPECT_EQ(sums.loss, loss);
+    EXPECT_EQ(sums.num_targets, micro_batches * NetworkImpl::kTargets);
+    EXPECT_EQ(sums.non_finite, "");
+    EXPECT_NEAR(sums.square_norm / square_sum(expected.gradient), 1, 1e-6);
+    expect_equal(engine, gradient_of(world, engine), expected.gradient);
+    if (HasFailure()) break;
+
+    optim::adamw(engine, {}, 1e-2, step, 1.0 / static_cast<double>(sums.num_targets));
+    engine.publish();
+  }
+  // No rank's gradients hang about in the module.
+  for (const at::Tensor& parameter : engaged.module->parameters()) EXPECT_FALSE(parameter.grad().defined());
+}
+
+TEST_P(EngineOf, publishes_every_update_to_all) {
+  Engaged<Network> engaged(session, options);
+  Engine& engine = engaged.engine;
+  Network plain;
+  const auto parameters = parameters_like(engine, *plain);
+  plain->to(compute);
+  for (std::int64_t step = 1; step <= 3; ++step) {
+    engine.accumulate(Step(step), [&](std::int64_t m) {
+      return MicroBatchLoss{engaged.module->loss(step, m), NetworkImpl::kTargets};
+    });
+    engine.sums();
+    optim::adamw(engine, {}, 1e-2, step, 1e-2);
+    engine.publish();
+    assign(parameters, master_of(world, engine));
+    const at::NoGradGuard no_grad;
+    engine.evaluate([&] {
+      EXPECT_EQ(engaged.module->loss(9, 1).item<float>(), plain->loss(9, 1).item<float>()) << "step " << step;
+    });
+  }
+}
+
+TEST_P(EngineOf, state_of_owners_tiles_every_parameter_once) {
+  Engaged<Network> engaged(session, options);
+  const Values once = master_of(world, engaged.engine, /*owned=*/true);
+  EXPECT_EQ(once, master_of(world, engaged.engine));
+  std::int64_t held = 0;
+  for (const StatePiece& piece : engaged.engine.state(false)) {
+    held += piece.count;
+    EXPECT_NE(piece.moments[0], nullptr);
+    EXPECT_NE(piece.moments[1], nullptr);
+  }
+  if (options.strategy == "ddp") { EXPECT_EQ(held, engaged.engine.layout().num_parameters()); }
+}
+
+TEST_P(EngineOf, initial_values_do_not_depend_on_ranks_or_strategy) {
+  // Of a lone process, before any engine touches them.
+  Values expected;
+  {
+    Network network{nullptr};
+    DeferredModule deferred(3, [&] {
+      network = Network();
+      return network.ptr();
+    });
+    Engaged<Network> engaged(session, options);
+    const auto named = network->named_parameters();
+    for (const Slot* slot : engaged.engine.parameters()) {
+      deferred.fill(named[slot->name], slot->name, 0, expected.emplace_back(static_cast<std::size_t>(slot->size)));
+    }
+    EXPECT_EQ(master_of(world, engaged.engine), expected);
+  }
+}
+
+TEST_P(EngineOf, weights_follow_state_that_was_written_from_outside) {
+  Engaged<Network> engaged(session, options);
+  Engine& engine = engaged.engine;
+  for (const StatePiece& piece : engine.state(false)) {
+    for (std::int64_t i = 0; i < piece.count; ++i) {
+      piece.master[i] = std::sin(static_cast<float>(piece.begin + i) * 0.7F + static_cast<float>(piece.parameter)) * 0.1F;
+    }
+  }
+  engine.refresh_work();
+  Network plain;
+  assign(parameters_like(engine, *plain), master_of(world, engine));
+  plain->to(compute);
+  const at::NoGradGuard no_grad;
+  engine.evaluate([&] { EXPECT_EQ(engaged.module->loss(1, 0).item<float>(), plain->loss(1, 0).item<float>()); });
+}
+
+TEST_P(EngineOf, notes_of_one_rank_reach_all) {
+  Engaged<Network> engaged(session, options);
+  const bool last = world.rank().value == world.size() - 1;
+  const auto step = [&](RankNote note) {
+    engaged.engine.accumulate(Step(1), [&](std::int64_t m) {
+      return MicroBatchLoss{engaged.module->loss(1, m), NetworkImpl::kTargets};
+    });
+    return engaged.engine.sums(note);
+  };
+  const StepSums stopping = step({last, Bytes(last ? 1000 : 10)});
+  EXPECT_TRUE(stopping.stop);
+  EXPECT_EQ(stopping.peak_resident, Bytes(1000));
+  EXPECT_FALSE(step({}).stop);
+}
+
+TEST_P(EngineOf, names_the_first_parameter_whose_gradient_is_not_finite) {
+  Engaged<Network> engaged(session, options);
+  Engine& engine = engaged.engine;
+  const auto poison = [&](const at::Tensor& parameter, float by) { return parameter.flatten()[7] * by; };
+  for (const float by : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    engine.accumulate(Step(1), [&](std::int64_t m) {
+      // In one micro-batch only, and in two parameters: the first of them in unit order is named, on all ranks.
+      const float factor = m == micro_batches - 1 ? by : 0;
+      const at::Tensor loss = engaged.module->loss(1, m) +
+                              poison(engaged.module->blocks[2]->as<BlockImpl>()->down->weight, factor) +
+                              poison(engaged.module->blocks[1]->as<BlockImpl>()->up->weight, factor);
+      return MicroBatchLoss{loss, NetworkImpl::kTargets};
+    });
+    EXPECT_EQ(engine.sums().non_finite, "blocks.1.up.weight");
+  }
+  // Nothing of it is left in the next step.
+  engine.accumulate(Step(2), [&](std::int64_t m) {
+    return MicroBatchLoss{engaged.module->loss(2, m), NetworkImpl::kTargets};
+  });
+  EXPECT_EQ(engine.sums().non_finite, "");
+}
+
+TEST_P(EngineOf, refuses_a_loss_that_is_not_one_number) {
+  Engaged<Network> engaged(session, options);
+  const Error error = error_of([&] {
+    engaged.engine.accumulate(Step(1), [&](std::int64_t) {
+      return MicroBatchLoss{engaged.module->gain * torch::ones({2}), 2};
+    });
+  });
+  EXPECT_EQ(error.kind, ErrorKind::kConfig);
+  EXPECT_THAT(error.message, HasSubstr("not a single number"));
+  world.barrier("all refused");
+}
+
+struct SparseImpl : nn::Module {
+  SparseImpl() { words = register_module("words", nn::Embedding(nn::EmbeddingOptions(50, 4).sparse(true))); }
+  nn::Embedding words{nullptr};
+};
+TORCH_MODULE(Sparse);
+
+TEST_P(EngineOf, refuses_a_sparse_gradient_by_name) {
+  if (compute == at::kBFloat16) GTEST_SKIP() << "the type makes no difference";
+  Engaged<Sparse> engaged(session, options);
+  const Error error = error_of([&] {
+    engaged.engine.accumulate(Step(1), [&](std::int64_t) {
+      return MicroBatchLoss{engaged.module->words->forward(torch::tensor({1, 2})).sum(), 2};
+    });
+  });
+  EXPECT_EQ(error.kind, ErrorKind::kConfig);
+  EXPECT_THAT(error.message, HasSubstr("words.weight has a sparse gradient"));
+  world.barrier("all refused");
+}
+
+std::string name_of(const ::testing::TestParamInfo<Setting>& test) {
+  const auto& [strategy, compute, ranks_per_node] = test.param;
+  return std::string(strategy) + (compute == at::kFloat ? "_fp32" : "_bf16") +
+         (ranks_per_node == 0 ? "_one_node" : "_nodes_of_" + std::to_string(ranks_per_node));
+}
+
+// Nodes of three are uneven on four ranks, nodes of two on three.
+INSTANTIATE_TEST_SUITE_P(each, EngineOf,
+                         ::testing::Combine(::testing::Values("ddp", "zero3"),
+                                            ::testing::Values(at::kFloat, at::kBFloat16), ::testing::Values(0, 1, 2, 3)),
+                         name_of);
+
+// ---- memory --------------------------------------------------------------------------------------------------------
+
+// Blocks of whole norm blocks, without padding: 2.4 million parameters.
+struct WideImpl : nn::Module {
+  WideImpl() {
+    layers = register_module("layers", nn::ModuleList());
+    for (int i = 0; i < 9; ++i) {
+      layers->push_back(nn::Sequential(nn::Linear(nn::LinearOptions(512, 512).bias(false)), nn::Tanh()));
+    }
+  }
+  at::Tensor loss() {
+    at::Tensor x = torch::ones({4, 512}, layers->parameters()[0].scalar_type());
+    for (const auto& layer : *layers) x = layer->as<nn::SequentialImpl>()->forward(x);
+    return x.to(at::kFloat).sum();
+  }
+  nn::ModuleList layers{nullptr};
+};
+TORCH_MODULE(Wide);
+
+// What smaps_rollup calls Pss, without mapped files: the share of libraries changes with every process of this machine that
+// starts or ends. 0 where the kernel does not tell. MPI's windows are shared mappings, of whatever file.
+std::int64_t own_memory() {
+  malloc_trim(0);  // what tests before have freed would be used again unseen
+  std::ifstream maps("/proc/self/smaps");
+  std::int64_t bytes = 0;
+  bool counts = false;
+  for (std::string line; std::getline(maps, line);) {
+    std::istringstream words(line);
+    std::string range, permissions, offset, device, inode, path;
+    words >> range >> permissions;
+    if (range.find('-') != std::string::npos && range.back() != ':') {  // the head of a mapping
+      words >> offset >> device >> inode >> path;
+      counts = inode == "0" || permissions.back() == 's';
+    } else if (range == "Pss:" && counts) {
+      bytes += std::stoll(permissions) * 1024;
+    }
+  }
+  return bytes;
+}
+
+// strategy, ranks a node, micro-batches a rank
+class MemoryOf : public ::testing::TestWithParam<std::tuple<const char*, int, int>> {};
+
+TEST_P(MemoryOf, is_what_the_design_says_and_what_the_system_counts) {
+  const auto& [strategy, ranks_per_node, per_rank] = GetParam();
+  comm::Session session(nullptr, nullptr, session_options(ranks_per_node));
+  comm::Communicator& world = session.world();
+  const auto everywhere = [&](std::int64_t mine) {
+    std::int64_t sum = 0;
+    for (const std::int64_t theirs : comm::all_gather_values(world, mine, "bytes")) sum += theirs;
+    return sum;
+  };
+  // A plain step first: what it adds to the process (libraries, the allocator's pools) is not the engine's.
+  Wide plain;
+  plain->to(at::kBFloat16);
+  for (int i = 0; i < 2; ++i) plain->loss().backward();
+  plain->zero_grad();
+
+  if (own_memory() == 0) GTEST_SKIP() << "no /proc/self/smaps here";
+  const std::int64_t before = everywhere(own_memory());
+  Engaged<Wide> engaged(session, {strategy, "auto", at::kBFloat16, world.size() * per_rank});
+  Engine& engine = engaged.engine;
+  const auto step = [&] {
+    engine.accumulate(Step(1), [&](std::int64_t) { return MicroBatchLoss{engaged.module->loss(), 1}; });
+    engine.sums();
+    optim::adamw(engine, {}, 1e-3, 1, 1);
+    engine.publish();
+  };
+  step();
+  step();
+  const std::int64_t after = everywhere(own_memory());
+
+  const MemoryUse use = engine.memory();
+  const Layout& layout = engine.layout();
+  ASSERT_EQ(layout.num_elements(), layout.num_parameters()) << "no padding blurs the formula";
+  const bool full = std::string(strategy) == "ddp";
+  const std::int64_t all = layout.num_elements();
+  const std::int64_t shard = layout.shard_elements(world.rank());
+  const std::int64_t held = full ? all : shard;
+  EXPECT_NEAR(static_cast<double>(shard), static_cast<double>(all) / world.size(), 0.05 * static_cast<double>(shard));
+  EXPECT_EQ(use.master.value, 4 * held);
+  EXPECT_EQ(use.moments.value, 8 * held);
+  // Weights: two bytes, once a node; sharded over all ranks by zero3 on several nodes.
+  const bool gathers = !full && session.topology().num_nodes > 1;
+  EXPECT_NEAR(static_cast<double>(use.work.value),
+              gathers ? 2.0 * static_cast<double>(shard) : 2.0 * static_cast<double>(all) / session.node().size(), 4096);
+  // Gradients: fp32, of the strategy's size, one for each level of the counter.
+  const Assignment& assignment = engine.assignment();
+  const int shard_levels = counter_levels(std::ssize(assignment.rounds));
+  const std::int64_t ddp_extra = assignment.rounds.size() > 1 ? 4 * shard * shard_levels : 0;
+  const std::int64_t grad =
+      full ? 4 * all * counter_levels(std::ssize(assignment.rounds[0])) + ddp_extra : 4 * shard * shard_levels;
+  EXPECT_NEAR(static_cast<double>(use.grad.value), static_cast<double>(grad), 4096);
+
+  const auto told = static_cast<double>(everywhere(use.total().value));
+  const auto counted = static_cast<double>(after - before);
+  EXPECT_NEAR(counted / told, 1, 0.05) << "counted " << counted / (1 << 20) << " MiB, told " << told / (1 << 20)
+                                       << " MiB over all ranks";
+}
+
+INSTANTIATE_TEST_SUITE_P(each, MemoryOf,
+                         ::testing::Combine(::testing::Values("ddp", "zero3"), ::testing::Values(0, 1, 2),
+                                            ::testing::Values(1, 4)),
+                         [](const auto& test) {
+                           return std::string(std::get<0>(test.param)) + "_nodes_of_" +
+                                  std::to_string(std::get<1>(test.param)) + "_with_" +
+                                  std::to_string(std::get<2>(test.param)) + "_micro_batches";
+                         });
+
+// ---- what is refused -----------------------------------------------------------------------------------------------
+
+// A model whose blocks' order follows the data; the blocks are alike, so that nothing but their names tells them apart.
+// DESIGN section 3: a rank that touches units in another order is named.
+TEST(EngineOrder, of_units_that_differs_between_nodes_is_named) {
+  comm::Session session(nullptr, nullptr, session_options(1, 3));
+  comm::Communicator& world = session.world();
+  if (world.size() != 2) GTEST_SKIP() << "a test for two ranks";
+  Engaged<Wide> engaged(session, {"zero3", "auto", at::kFloat, 2});
+  std::string message;
+  try {
+    engaged.engine.accumulate(Step(1), [&](std::int64_t m) {
+      const auto block = [&](std::size_t i) { return engaged.module->layers[i]->as<nn::SequentialImpl>(); };
+      const at::Tensor x = m == 0 ? block(1)->forward(block(0)->forward(torch::ones({2, 512})))
+                                  : block(0)->forward(block(1)->forward(torch::ones({2, 512})));
+      return MicroBatchLoss{x.sum(), 2};
+    });
+    engaged.engine.sums();
+    message = "nothing was thrown: weights of one unit were taken for another's";
+  } catch (const Error& error) {
+    message = error.message;
+  }
+  EXPECT_THAT(message, HasSubstr("order"));
+  world.barrier("both have ended");
+}
+
+}  // namespace
+}  // namespace trireme::parallel
