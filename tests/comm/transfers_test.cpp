@@ -59,7 +59,7 @@ TEST_P(TransfersOf, tags_up_to_a_million_do_not_meet) {
   const Rank previous((rank + size - 1) % size);
   std::deque<ByteVector> sent;
   std::deque<ByteVector> received;
-  const auto tag_of = [](int i) { return i < 100 ? i : (1 << 20) - 1 - (i - 100) * 5003; };
+  const auto tag_of = [](int i) { return i < 100 ? i : (1 << 20) - 1 - (i - 100) * 10007; };
   for (int i = 0; i < 200; ++i) {
     sent.push_back(content(rank, next.value, i, 12));
     transfers.send(next, tag_of(i), sent.back());
