@@ -22,7 +22,14 @@ struct Transfers::Impl {
 
 Transfers::Transfers(Communicator& comm)
     : impl_(std::make_unique<Impl>(Impl{comm, comm.impl_->comm.get(), {}})) {}
-Transfers::~Transfers() = default;
+// After an error some may still be in flight; the memory that they write to may go away now.
+Transfers::~Transfers() {
+  for (MPI_Request& request : impl_->requests) {
+    if (request == MPI_REQUEST_NULL || !mpi_is_up()) continue;
+    MPI_Cancel(&request);
+    MPI_Request_free(&request);
+  }
+}
 
 void Transfers::send(Rank to, int tag, std::span<const std::byte> bytes) {
   for (std::size_t at = 0; at < bytes.size(); at += kPiece) {

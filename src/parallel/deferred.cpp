@@ -13,6 +13,7 @@
 
 #include <cstring>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace trireme::parallel {
@@ -78,10 +79,12 @@ struct Recorded {
 
 using Tape = std::vector<Recorded>;
 
+// An operator that only changes the values of its first argument, from plain numbers. Those that
+// change its shape or storage (t_, resize_, set_) must run at once: the constructor goes on from it.
 bool writes_only_self(const c10::OperatorHandle& op, const std::vector<c10::IValue>& arguments) {
   const auto& schema = op.schema().arguments();
   if (schema.empty() || !schema[0].alias_info() || !schema[0].alias_info()->isWrite()) return false;
-  if (!arguments[0].isTensor()) return false;
+  if (!arguments[0].isTensor() || op.hasTag(at::Tag::inplace_view)) return false;
   for (std::size_t i = 1; i < arguments.size(); ++i) {
     const bool has_tensors =
         arguments[i].isTensor() || arguments[i].isTensorList() || arguments[i].isGenerator();
@@ -119,21 +122,36 @@ void evaluate(const Recorded& recorded, std::uint64_t key, std::uint64_t draw, s
   }
 }
 
-// Runs the tape of one storage for good. Draws come from our streams, so that any rank gets the
-// same values; what else draws (randperm and the like) uses LibTorch's generator, seeded from the
-// same key.
+// Draws by LibTorch's own generator come from `key` while it lives; afterwards the user's go on as if
+// nothing had been drawn.
+class SeedGenerator {
+ public:
+  explicit SeedGenerator(std::uint64_t key)
+      : generator_(at::detail::getDefaultCPUGenerator()), state_(generator_.get_state()) {
+    generator_.set_current_seed(key);
+  }
+  ~SeedGenerator() { generator_.set_state(state_); }
+  SeedGenerator(const SeedGenerator&) = delete;
+  SeedGenerator& operator=(const SeedGenerator&) = delete;
+
+ private:
+  at::Generator generator_;
+  at::Tensor state_;
+};
+
+// Runs the tape of one storage for good. Draws come from our streams, so that any rank gets the same
+// values; what else draws (exponential_, randperm) uses LibTorch's generator, seeded from the same
+// key.
 void replay(const Tape& tape, std::uint64_t key) {
   const at::NoGradGuard no_grad;
-  auto generator = at::detail::getDefaultCPUGenerator();
-  const std::uint64_t saved = generator.current_seed();
-  generator.set_current_seed(key);
+  const SeedGenerator seed(key);
   for (std::size_t draw = 0; draw < tape.size(); ++draw) {
     const Recorded& recorded = tape[draw];
     const bool ours = (recorded.name() == "aten::normal_" || recorded.name() == "aten::uniform_") &&
                       recorded.self().scalar_type() == at::kFloat;
     if (ours) {
       at::Tensor self = recorded.self();
-      at::Tensor values = at::empty(self.sizes(), self.options());
+      at::Tensor values = at::empty(self.sizes(), at::kFloat);
       evaluate(recorded, key, draw, 0,
                {values.data_ptr<float>(), static_cast<std::size_t>(values.numel())});
       self.copy_(values);
@@ -142,7 +160,6 @@ void replay(const Tape& tape, std::uint64_t key) {
     torch::jit::Stack stack(recorded.arguments.begin(), recorded.arguments.end());
     recorded.op.callBoxed(&stack);
   }
-  generator.set_current_seed(saved);
 }
 
 }  // namespace
@@ -158,6 +175,7 @@ struct DeferredModule::Impl : OperatorObserver {
   std::uint64_t seed = 0;
   std::shared_ptr<torch::nn::Module> module;
   std::unordered_map<c10::StorageImpl*, Tape> tapes;
+  std::vector<c10::StorageImpl*> order;  // of the tapes' beginnings, the same on every rank
   // The last parameter that had to be computed whole, because its tape is more than an overwrite.
   std::string whole_name;
   at::Tensor whole;
@@ -173,8 +191,12 @@ struct DeferredModule::Impl : OperatorObserver {
     if (writes_only_self(op, arguments)) {
       torch::jit::drop(stack, count);
       stack.push_back(arguments[0]);
-      c10::StorageImpl* storage = storage_of(arguments[0].toTensor());
-      tapes[storage].push_back({op, std::move(arguments)});
+      const at::Tensor self = arguments[0].toTensor();
+      // An alias: the constructor may yet change the shape of its own tensor.
+      arguments[0] = self.detach();
+      auto [tape, is_new] = tapes.try_emplace(storage_of(self));
+      if (is_new) order.push_back(tape->first);
+      tape->second.push_back({op, std::move(arguments)});
       return true;
     }
     // The operator may read a tensor whose values are still on the tape, and views are harmless:
@@ -205,17 +227,39 @@ struct DeferredModule::Impl : OperatorObserver {
     if (found == tapes.end()) return;
     const Tape tape = std::move(found->second);
     tapes.erase(found);
-    // The name is not known during construction; the order of construction is the same on every
-    // rank.
-    replay(tape, mix(seed, ++early_replays));
+    replay_unnamed(tape);
   }
-  std::uint64_t early_replays = 0;
+
+  // For tensors whose name is not known: the order of construction is the same on every rank.
+  void replay_unnamed(const Tape& tape) { replay(tape, mix(seed, ++num_unnamed)); }
+  std::uint64_t num_unnamed = 0;
+
+  // Buffers and plain members get their values; what is left are the parameters' tapes.
+  void finish_construction() {
+    for (const auto& item : module->named_buffers()) {
+      const auto found = tapes.find(storage_of(item.value()));
+      if (found == tapes.end()) continue;
+      replay(found->second, stream_key(seed, item.key()));
+      tapes.erase(found);
+    }
+    std::unordered_set<c10::StorageImpl*> of_parameters;
+    for (const at::Tensor& parameter : module->parameters()) {
+      of_parameters.insert(storage_of(parameter));
+    }
+    for (c10::StorageImpl* storage : order) {
+      const auto found = tapes.find(storage);
+      if (found == tapes.end() || of_parameters.contains(storage)) continue;
+      replay_unnamed(found->second);
+      tapes.erase(found);
+    }
+  }
 
   void compute_whole(const at::Tensor& parameter, const std::string& name, const Tape& tape) {
     auto* storage = storage_of(parameter);
     at::DataPtr memory = c10::GetCPUAllocator()->allocate(storage->nbytes());
     at::DataPtr reserved = storage->set_data_ptr(std::move(memory));
-    std::memset(storage->mutable_data(), 0, storage->nbytes());
+    // The constructor may have written values before the tape began.
+    std::memcpy(storage->mutable_data(), reserved.get(), storage->nbytes());
     replay(tape, stream_key(seed, name));
     whole = parameter.detach().to(at::kFloat, /*non_blocking=*/false, /*copy=*/true).contiguous();
     whole_name = name;
@@ -228,17 +272,13 @@ DeferredModule::DeferredModule(std::uint64_t seed,
     : impl_(std::make_unique<Impl>()) {
   impl_->seed = seed;
   {
+    const SeedGenerator seed_factories(mix(seed, 0));
     const ReserveStorage reserve;
     const ObserveOperators observe(*impl_);
     impl_->module = construct();
   }
   ensure(impl_->module != nullptr, "a model factory returns a module");
-  for (const auto& item : impl_->module->named_buffers()) {
-    const auto found = impl_->tapes.find(Impl::storage_of(item.value()));
-    if (found == impl_->tapes.end()) continue;
-    replay(found->second, stream_key(seed, item.key()));
-    impl_->tapes.erase(found);
-  }
+  impl_->finish_construction();
 }
 
 DeferredModule::~DeferredModule() = default;

@@ -13,6 +13,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -50,6 +51,19 @@ struct LossEntry {
   double loss;
 };
 
+// Sums are taken over the ranks of a node first: a subtree only when every node holds the same power
+// of two.
+std::string why_nodes_are_inexact(const comm::Topology& topology) {
+  if (topology.num_nodes == 1) return {};
+  const int ranks = topology.ranks_on(0);
+  for (int node = 0; node < topology.num_nodes; ++node) {
+    if (topology.ranks_on(node) != ranks) return "nodes have different numbers of ranks";
+  }
+  if (!std::has_single_bit(static_cast<unsigned>(ranks)))
+    return fmt::format("{} ranks on a node is not a power of two", ranks);
+  return {};
+}
+
 std::int64_t bytes_of_elements(std::int64_t elements, std::int64_t size) { return elements * size; }
 
 }  // namespace
@@ -83,6 +97,7 @@ struct Engine::Impl {
                                         session.world().size(), session.world().rank())),
         weights(session, layout, row, options.compute),
         gradients(session, layout, row, assignment) {
+    if (assignment.inexact.empty()) assignment.inexact = why_nodes_are_inexact(session.topology());
     weights.set_idle([this] { gradients.progress(); });
     std::int64_t elements = 0;
     std::size_t parameters = 0;
@@ -315,6 +330,7 @@ void Engine::for_each_update(const std::function<void(const UpdatePiece&)>& upda
   for (std::size_t u = 0; u < engine.units.size(); ++u) {
     for (const Range& range : engine.held_by_owner(u)) {
       for (const Piece& piece : engine.layout.pieces(u, range)) {
+        if (!engine.layout.unit(u).slots[piece.slot].trains) continue;
         UpdatePiece part;
         part.slot = &engine.layout.unit(u).slots[piece.slot];
         part.grad = engine.gradients.sum(u, {piece.offset, piece.offset + piece.count});

@@ -4,6 +4,7 @@
 #include "trireme/kernels/accumulate.hpp"
 #include "trireme/parallel/weights.hpp"
 
+#include "parallel/order_check.hpp"
 #include <fmt/format.h>
 #include <torch/torch.h>
 
@@ -167,7 +168,7 @@ void Gradients::end_micro_batch() {
     bool missing = false;
     for (std::size_t s = 0; s < slots.size(); ++s) {
       if (taken_[u][s]) continue;
-      note_missing(u, s);
+      if (slots[s].trains) note_missing(u, s);
       missing = true;
       if (reduce_at_ == ReduceAt::kStep && !micro_counter_.adds()) {
         const auto into = micro_counter_.target().subspan(
@@ -333,13 +334,7 @@ void Gradients::consume() {
   for (int local = 0; local < node.size(); ++local) {
     const auto theirs =
         control_of(*control_, local).unit[consumed_ % kUnitBuffers].load(std::memory_order_relaxed);
-    if (theirs != unit) {
-      throw Error(
-          ErrorKind::kConfig,
-          fmt::format("{} finished the gradients of unit '{}' where this rank finished '{}'",
-                      node.describe(local), layout_.unit(theirs).name, layout_.unit(unit).name),
-          "zero3 needs every rank to use the model's blocks in the same order; use strategy ddp");
-    }
+    if (theirs != unit) throw_other_order(layout_, node.describe(local), theirs, unit);
     locals.push_back(posted_buffer(local, consumed_).data());
   }
   add_round(unit, reducer_.reduce(unit, locals));

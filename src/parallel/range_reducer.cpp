@@ -2,6 +2,7 @@
 #include "trireme/parallel/gradients.hpp"
 #include "trireme/parallel/weights.hpp"
 
+#include "parallel/order_check.hpp"
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,31 +23,23 @@ std::span<std::byte> writable_bytes_of(float* data, Range range) {
           static_cast<std::size_t>(range.size()) * sizeof(float)};
 }
 
-// Remote ranks whose shards this rank sums over its node.
-std::vector<int> stands_in_for(const comm::Session& session, const Layout& layout, int local_rank) {
-  const comm::Topology& topology = session.topology();
-  std::vector<int> owners;
-  for (int owner = 0; owner < layout.num_ranks(); ++owner) {
-    if (topology.node_of(owner) != topology.node &&
-        stand_in(topology, topology.node, Rank(owner)) == local_rank) {
-      owners.push_back(owner);
-    }
-  }
-  return owners;
-}
-
 }  // namespace
 
 RangeReducer::RangeReducer(comm::Session& session, const Layout& layout)
     : session_(session), layout_(layout) {
   // Own sum, one partial from every node, and the partials that go out.
   std::int64_t largest = 0;
-  const auto owners = stands_in_for(session, layout, session.node().local_rank());
+  remote_owners_ = stands_in_for(session.topology(), session.node().local_rank());
+  for (int node = 0; node < session.topology().num_nodes; ++node) {
+    if (node == session.topology().node) continue;
+    stand_ins_.push_back(session.topology().first_rank[static_cast<std::size_t>(node)] +
+                         stand_in(session.topology(), node, session.world().rank()));
+  }
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
     const std::int64_t own = layout.shard(u, session.world().rank()).size();
     std::int64_t needed = own;
     if (session.topology().num_nodes > 1) needed += own * session.topology().num_nodes;
-    for (const int owner : owners) needed += layout.shard(u, Rank(owner)).size();
+    for (const int owner : remote_owners_) needed += layout.shard(u, Rank(owner)).size();
     largest = std::max(largest, needed);
   }
   buffer_ = memory::HostBuffer(Bytes(largest * static_cast<std::int64_t>(sizeof(float))),
@@ -71,27 +64,26 @@ std::span<const float> RangeReducer::reduce(std::size_t unit,
 std::span<const float> RangeReducer::across_nodes(std::size_t unit,
                                                   std::span<const float* const> locals) {
   const comm::Topology& topology = session_.topology();
-  const Rank me = session_.world().rank();
-  const Range mine = layout_.shard(unit, me);
+  const Range mine = layout_.shard(unit, session_.world().rank());
   float* next = buffer_.as<float>().data();
   const auto take = [&next](std::int64_t count) { return std::exchange(next, next + count); };
 
-  comm::Transfers transfers(session_.world());
   const int tag = kTagBase + tag_++ % kTagBase;
+  require_same_order(session_.world(), layout_, unit, tag, remote_owners_, stand_ins_);
+  comm::Transfers transfers(session_.world());
   float* const out = take(mine.size());
   std::vector<const float*> partials;
+  auto sender = stand_ins_.begin();
   for (int node = 0; node < topology.num_nodes; ++node) {
     float* const partial = take(mine.size());
     partials.push_back(partial);
     if (node == topology.node) {
       sum_locals(locals, mine, partial);
     } else {
-      const int sender =
-          topology.first_rank[static_cast<std::size_t>(node)] + stand_in(topology, node, me);
-      transfers.receive(Rank(sender), tag, writable_bytes_of(partial, mine));
+      transfers.receive(Rank(*sender++), tag, writable_bytes_of(partial, mine));
     }
   }
-  for (const int owner : stands_in_for(session_, layout_, session_.node().local_rank())) {
+  for (const int owner : remote_owners_) {
     const Range theirs = layout_.shard(unit, Rank(owner));
     float* const partial = take(theirs.size());
     sum_locals(locals, theirs, partial);

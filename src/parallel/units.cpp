@@ -109,7 +109,8 @@ std::vector<Unit> describe(const std::vector<UnitParameters>& units) {
     Unit& out = result.emplace_back();
     out.name = unit.name;
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-      out.slots.push_back({unit.names[i], unit.parameters[i].sizes().vec(), 0, 0});
+      out.slots.push_back({unit.names[i], unit.parameters[i].sizes().vec(), 0, 0,
+                           unit.parameters[i].requires_grad()});
     }
   }
   return result;

@@ -3,11 +3,13 @@
 #include "trireme/base/error.hpp"
 #include "trireme/comm/transfers.hpp"
 
+#include "parallel/order_check.hpp"
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <atomic>
 #include <unordered_map>
 
 namespace trireme::parallel {
@@ -18,9 +20,21 @@ int stand_in(const comm::Topology& topology, int node, Rank owner) {
   return local % topology.ranks_on(node);
 }
 
+std::vector<int> stands_in_for(const comm::Topology& topology, int local_rank) {
+  std::vector<int> owners;
+  for (int owner = 0; owner < topology.first_rank.back(); ++owner) {
+    if (topology.node_of(owner) != topology.node &&
+        stand_in(topology, topology.node, Rank(owner)) == local_rank) {
+      owners.push_back(owner);
+    }
+  }
+  return owners;
+}
+
 namespace {
 
 constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+constexpr int kGatherTags = 1 << 19;  // those of reductions lie above
 
 // A tensor of `parameter`'s shape over memory that this room owns.
 at::Tensor view_of(std::byte* data, const at::Tensor& parameter, at::ScalarType type) {
@@ -74,6 +88,9 @@ Weights::Weights(comm::Session& session, const Layout& layout, const Strategy& s
     shard_ = memory::HostBuffer(Bytes(shard * static_cast<std::int64_t>(element_size())),
                                 "the shard of weights");
     gathering_ = std::make_unique<Gathering>();
+    remote_owners_ = stands_in_for(session.topology(), session.node().local_rank());
+    control_ = std::make_unique<comm::SharedSegments>(
+        session.node().allocate(sizeof(std::atomic<std::uint64_t>)));
     gathering_->parameters.resize(layout.units().size());
   }
   const bool holds = session.node().local_rank() == 0;
@@ -82,6 +99,10 @@ Weights::Weights(comm::Session& session, const Layout& layout, const Strategy& s
 }
 
 Weights::~Weights() = default;
+
+std::atomic<std::uint64_t>& Weights::unit_in_gather(int local) const {
+  return *reinterpret_cast<std::atomic<std::uint64_t>*>(control_->of(local).data());
+}
 
 std::byte* Weights::window_at(std::int64_t element) const {
   return window_->of(0).data() + static_cast<std::size_t>(element) * element_size();
@@ -179,7 +200,13 @@ void Weights::gather(std::size_t unit, std::span<const std::size_t> needed) {
           at::DataPtr(nullptr, at::kCPU));
     }
   }
-  session_.node().barrier("release a unit", idle_);  // nobody reads the slot any more
+  // The barrier ends the reading of the slot, and shows whether this node's ranks are of one mind.
+  unit_in_gather(session_.node().local_rank()).store(unit, std::memory_order_release);
+  session_.node().barrier("release a unit", idle_);
+  for (int local = 0; local < session_.node().size(); ++local) {
+    const std::size_t theirs = unit_in_gather(local).load(std::memory_order_acquire);
+    if (theirs != unit) throw_other_order(layout_, session_.node().describe(local), theirs, unit);
+  }
 
   const std::int64_t base = static_cast<std::int64_t>(slot) * layout_.largest_unit();
   fill_slot(unit, base);
@@ -200,21 +227,21 @@ void Weights::fill_slot(std::size_t unit, std::int64_t base) {
   const auto bytes_of = [&](Range range) {
     return static_cast<std::size_t>(range.size()) * element_size();
   };
-  comm::Transfers transfers(session_.world());
-  const int tag = gathering_->gathers++;
+  std::vector<int> receivers;  // this rank's stand-ins on the other nodes
+  for (int node = 0; node < topology.num_nodes; ++node) {
+    if (node == topology.node) continue;
+    receivers.push_back(topology.first_rank[static_cast<std::size_t>(node)] +
+                        stand_in(topology, node, me));
+  }
+  const int tag = gathering_->gathers++ % kGatherTags;
+  require_same_order(session_.world(), layout_, unit, tag, receivers, remote_owners_, idle_);
 
+  comm::Transfers transfers(session_.world());
   const Range mine = layout_.shard(unit, me);
   const std::byte* own =
       shard_.bytes().data() + static_cast<std::size_t>(shard_offset_[unit]) * element_size();
-  for (int node = 0; node < topology.num_nodes; ++node) {
-    if (node == topology.node) continue;
-    const int receiver =
-        topology.first_rank[static_cast<std::size_t>(node)] + stand_in(topology, node, me);
-    transfers.send(Rank(receiver), tag, {own, bytes_of(mine)});
-  }
-  for (int owner = 0; owner < layout_.num_ranks(); ++owner) {
-    if (topology.node_of(owner) == topology.node) continue;
-    if (stand_in(topology, topology.node, Rank(owner)) != session_.node().local_rank()) continue;
+  for (const int receiver : receivers) transfers.send(Rank(receiver), tag, {own, bytes_of(mine)});
+  for (const int owner : remote_owners_) {
     const Range range = layout_.shard(unit, Rank(owner));
     transfers.receive(Rank(owner), tag, {window_at(base + range.begin), bytes_of(range)});
   }

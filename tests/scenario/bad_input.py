@@ -169,7 +169,7 @@ def test_wrong_commands_are_usage_errors(place):
     place.config()
     cases = [
         ([], ["subcommand"]),
-        (["trian", "job.yaml"], ["did you mean 'trireme train'?"]),
+        (["trian", "job.yaml"], ["did you mean 'train'?"]),
         (["ckpt", "inspct", "runs/run"], ["inspct"]),
         (["ckpt"], ["subcommand"]),
         (["ckpt", "diff", "runs/run"], ["other"]),

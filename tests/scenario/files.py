@@ -31,7 +31,8 @@ def test_the_folder_of_a_run_holds_what_is_promised(place):
     job = place.train(SETTINGS, ranks=2)
     run = place.path / "runs/run"
     found = sorted(re.sub(r"^(events\.out\.tfevents)\..+", r"\1", path.name) for path in run.iterdir())
-    scenario.require_equal(found, ["checkpoints", "config.yaml", "events.out.tfevents", "log", "metrics.jsonl",
+    # The dot file is what the running job holds the folder by.
+    scenario.require_equal(found, [".lock", "checkpoints", "config.yaml", "events.out.tfevents", "log", "metrics.jsonl",
                                    "report.html"], "the folder")
     scenario.require_equal(sorted(path.name for path in (run / "log").iterdir()),
                            ["rank-00000.log", "rank-00001.log"], "logs")

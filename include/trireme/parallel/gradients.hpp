@@ -38,6 +38,9 @@ class RangeReducer {
   comm::Session& session_;
   const Layout& layout_;
   memory::HostBuffer buffer_;
+  std::vector<int>
+      remote_owners_;           // ranks of other nodes whose shards this rank sums over its node
+  std::vector<int> stand_ins_;  // who does so for this rank's shards, on each other node
   int tag_ = 0;
 };
 

@@ -33,6 +33,7 @@ struct Slot {
   std::vector<std::int64_t> shape;
   std::int64_t size = 0;
   std::int64_t offset = 0;  // from the unit's start
+  bool trains = true;       // false: frozen, never updated
 };
 
 struct Unit {

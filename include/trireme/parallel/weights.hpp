@@ -14,6 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -24,6 +25,8 @@ namespace trireme::parallel {
 // Which local rank of a node stands for rank `owner` there: the owner itself on its own node, else
 // one of equal place.
 int stand_in(const comm::Topology& topology, int node, Rank owner);
+// Returns the ranks of other nodes that a local rank of this node stands in for.
+std::vector<int> stands_in_for(const comm::Topology& topology, int local_rank);
 
 class Weights : public OperatorObserver {
  public:
@@ -65,6 +68,7 @@ class Weights : public OperatorObserver {
   struct Gathering;
 
   std::byte* window_at(std::int64_t element) const;
+  std::atomic<std::uint64_t>& unit_in_gather(int local) const;
   void gather(std::size_t unit, std::span<const std::size_t> needed);
   void fill_slot(std::size_t unit, std::int64_t base);
   std::size_t element_size() const { return compute_ == at::kBFloat16 ? 2 : 4; }
@@ -78,6 +82,8 @@ class Weights : public OperatorObserver {
   std::vector<std::int64_t>
       shard_offset_;  // gathered: element offset of this rank's part of each unit in shard_
   std::unique_ptr<comm::SharedSegments> window_;
+  std::unique_ptr<comm::SharedSegments> control_;  // gathered: which unit each local rank is at
+  std::vector<int> remote_owners_;  // ranks of other nodes whose shards this rank receives
   memory::HostBuffer shard_;
   std::unique_ptr<Gathering> gathering_;
 };
