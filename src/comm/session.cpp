@@ -7,15 +7,30 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 
 namespace trireme::comm {
 
 namespace {
 
+// When all ranks are on this machine, only shared memory can matter. Open MPI would still open every
+// network that it knows: 0.25 s of its start against 0.03 s. What the user has set stays as it is.
+void leave_networks_closed_on_one_machine() {
+#ifdef OMPI_MAJOR_VERSION
+  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
+  const char* here = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+  if (size == nullptr || here == nullptr || std::strcmp(size, here) != 0) return;
+  constexpr int kKeep = 0;
+  setenv("OMPI_MCA_pml", "ob1", kKeep);
+  setenv("OMPI_MCA_btl", OMPI_MAJOR_VERSION < 5 ? "self,vader" : "self,sm", kKeep);
+#endif
+}
+
 // Returns whether MPI was started here, and not by a program that this library is a part of.
 bool initialise_mpi(int* argc, char*** argv) {
   if (mpi_is_up()) return false;
+  leave_networks_closed_on_one_machine();
   int provided = 0;
   check(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
   if (provided < MPI_THREAD_FUNNELED) {
