@@ -75,8 +75,9 @@ std::optional<Step> load_newest(comm::Communicator& comm, const fs::path& folder
     } catch (const Error& error) {
       // All ranks hold the same error here, so all of them go on or none.
       if (!is_damage(error)) throw;
-      last = fmt::format("checkpoint {} is not usable (found by rank {}): {}", path.string(),
-                         error.rank, error.message);
+      const std::string who = error.rank < 0 ? "every rank" : fmt::format("rank {}", error.rank);
+      last = fmt::format("checkpoint {} is not usable (found by {}): {}", path.string(), who,
+                         error.message);
       if (comm.is_root()) warn(last);
     }
   }

@@ -51,7 +51,7 @@ def manifest_is_damaged_and_the_file_before_is_short(newest, before):
 # What was done, what `ckpt verify` says of the newest, what the run says, where it goes on, on how many ranks.
 DAMAGES = [
     (weight_is_damaged, [WEIGHT, "block 0", "CRC32C"],
-     [f"dataset {WEIGHT} is damaged in block 0", "step-00000006 is not usable (found by rank"], 4, 2),
+     [f"dataset {WEIGHT} is damaged in block 0", "step-00000006 is not usable (found by "], 4, 2),
     (moment_is_damaged, [MOMENT], [f"dataset {MOMENT} is damaged"], 4, 4),
     (hdf5_metadata_is_damaged, ["metadata"], ["metadata is damaged in block 0"], 4, 1),
     (manifest_is_missing, ["manifest.json"], ["step-00000006 is not usable"], 4, None),
