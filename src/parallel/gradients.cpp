@@ -236,21 +236,14 @@ void Gradients::send_total(std::size_t unit, const float* total) {
   const auto bytes = [](Range range) { return static_cast<std::size_t>(bytes_for(range.size())); };
   comm::Transfers transfers(session_.world());
   const int tag = static_cast<int>(unit);
-  for (int other = 0; other < topology.num_nodes; ++other) {
-    if (other == topology.node) continue;
-    const int receiver =
-        topology.first_rank[static_cast<std::size_t>(other)] + stand_in(topology, other, me);
+  for (const int receiver : stand_ins_of(topology, me)) {
     transfers.send(Rank(receiver), tag,
                    {reinterpret_cast<const std::byte*>(total), bytes(layout_.shard(unit, me))});
   }
   // Only this rank of the node reads the window range that it fills here: it is no local rank's own
   // shard.
   auto* own_window = reinterpret_cast<float*>(window_->of(node.local_rank()).data());
-  for (int owner = 0; owner < layout_.num_ranks(); ++owner) {
-    if (topology.node_of(owner) == topology.node ||
-        stand_in(topology, topology.node, Rank(owner)) != node.local_rank()) {
-      continue;
-    }
+  for (const int owner : stands_in_for(topology, node.local_rank())) {
     const Range theirs = layout_.shard(unit, Rank(owner));
     transfers.receive(Rank(owner), tag,
                       {reinterpret_cast<std::byte*>(own_window + unit_offset_[unit] + theirs.begin),

@@ -30,11 +30,7 @@ RangeReducer::RangeReducer(comm::Session& session, const Layout& layout)
   // Own sum, one partial from every node, and the partials that go out.
   std::int64_t largest = 0;
   remote_owners_ = stands_in_for(session.topology(), session.node().local_rank());
-  for (int node = 0; node < session.topology().num_nodes; ++node) {
-    if (node == session.topology().node) continue;
-    stand_ins_.push_back(session.topology().first_rank[static_cast<std::size_t>(node)] +
-                         stand_in(session.topology(), node, session.world().rank()));
-  }
+  stand_ins_ = stand_ins_of(session.topology(), session.world().rank());
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
     const std::int64_t own = layout.shard(u, session.world().rank()).size();
     std::int64_t needed = own;

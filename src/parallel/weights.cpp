@@ -20,6 +20,17 @@ int stand_in(const comm::Topology& topology, int node, Rank owner) {
   return local % topology.ranks_on(node);
 }
 
+std::vector<int> stand_ins_of(const comm::Topology& topology, Rank owner) {
+  const int home = topology.node_of(static_cast<int>(owner.value));
+  std::vector<int> ranks;
+  for (int node = 0; node < topology.num_nodes; ++node) {
+    if (node == home) continue;
+    ranks.push_back(topology.first_rank[static_cast<std::size_t>(node)] +
+                    stand_in(topology, node, owner));
+  }
+  return ranks;
+}
+
 std::vector<int> stands_in_for(const comm::Topology& topology, int local_rank) {
   std::vector<int> owners;
   for (int owner = 0; owner < topology.first_rank.back(); ++owner) {
@@ -227,12 +238,7 @@ void Weights::fill_slot(std::size_t unit, std::int64_t base) {
   const auto bytes_of = [&](Range range) {
     return static_cast<std::size_t>(range.size()) * element_size();
   };
-  std::vector<int> receivers;  // this rank's stand-ins on the other nodes
-  for (int node = 0; node < topology.num_nodes; ++node) {
-    if (node == topology.node) continue;
-    receivers.push_back(topology.first_rank[static_cast<std::size_t>(node)] +
-                        stand_in(topology, node, me));
-  }
+  const std::vector<int> receivers = stand_ins_of(topology, me);
   const int tag = gathering_->gathers++ % kGatherTags;
   require_same_order(session_.world(), layout_, unit, tag, receivers, remote_owners_, idle_);
 

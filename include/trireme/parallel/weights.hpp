@@ -25,6 +25,8 @@ namespace trireme::parallel {
 // Which local rank of a node stands for rank `owner` there: the owner itself on its own node, else
 // one of equal place.
 int stand_in(const comm::Topology& topology, int node, Rank owner);
+// Returns the ranks that stand for `owner` on the other nodes, node by node.
+std::vector<int> stand_ins_of(const comm::Topology& topology, Rank owner);
 // Returns the ranks of other nodes that a local rank of this node stands in for.
 std::vector<int> stands_in_for(const comm::Topology& topology, int local_rank);
 
