@@ -18,7 +18,10 @@ void adamw(parallel::Engine& engine, const AdamWOptions& options, double lr, std
   engine.for_each_update([&](const parallel::UpdatePiece& piece) {
     const bool decays = options.decay_all || piece.slot->shape.size() >= 2;
     step.weight_decay = decays ? options.weight_decay : 0;
-    const kernels::AdamWRange range{piece.grad, piece.master, piece.moments[0], piece.moments[1]};
+    const auto moment = [&](std::size_t m) {
+      return std::span(reinterpret_cast<float*>(piece.moments[m]), piece.grad.size());
+    };
+    const kernels::AdamWRange range{piece.grad, piece.master, moment(0), moment(1)};
     if (piece.work == nullptr) {
       kernels::adamw(step, range);
     } else if (bf16) {

@@ -80,7 +80,7 @@ struct Engine::Impl {
   Gradients gradients;
 
   memory::HostBuffer master;
-  std::array<memory::HostBuffer, 2> moments;
+  std::vector<memory::HostBuffer> moments;   // one a moment
   std::vector<std::int64_t> state_offset;    // by unit, in elements
   std::vector<std::size_t> first_parameter;  // by unit
   std::vector<LossEntry> losses;
@@ -109,7 +109,11 @@ struct Engine::Impl {
     }
     const Bytes size(bytes_of_elements(elements, sizeof(float)));
     master = memory::HostBuffer(size, "master weights");
-    for (auto& moment : moments) moment = memory::HostBuffer(size, "optimizer moments");
+    ensure(options.num_moments >= 0 && options.num_moments <= kMaxMoments,
+           "an optimizer keeps at most three moments");
+    for (int m = 0; m < options.num_moments; ++m) {
+      moments.emplace_back(Bytes(bytes_of_elements(elements, moment_size())), "optimizer moments");
+    }
   }
 
   Rank me() const { return session.world().rank(); }
@@ -120,11 +124,26 @@ struct Engine::Impl {
     return layout.shard(unit, me());
   }
 
-  std::span<float> state_span(const memory::HostBuffer& buffer, std::size_t unit,
-                              std::int64_t offset, std::int64_t count) const {
-    const std::int64_t at = state_offset[unit] + offset - held(unit).begin;
-    return buffer.as<float>(static_cast<std::size_t>(at) * sizeof(float),
-                            static_cast<std::size_t>(count));
+  std::int64_t moment_size() const {
+    return static_cast<std::int64_t>(c10::elementSize(options.moments));
+  }
+
+  // Where an element of a unit's held part lies in the arrays of state.
+  std::int64_t state_index(std::size_t unit, std::int64_t offset) const {
+    return state_offset[unit] + offset - held(unit).begin;
+  }
+
+  std::span<float> master_span(std::size_t unit, const Piece& piece) const {
+    const std::int64_t at = state_index(unit, piece.offset);
+    return master.as<float>(static_cast<std::size_t>(at) * sizeof(float),
+                            static_cast<std::size_t>(piece.count));
+  }
+
+  Moments moments_at(std::size_t unit, const Piece& piece) const {
+    Moments at{};
+    const std::int64_t offset = state_index(unit, piece.offset) * moment_size();
+    for (std::size_t m = 0; m < moments.size(); ++m) at[m] = moments[m].bytes().data() + offset;
+    return at;
   }
 
   // The held part of a unit, cut where shards end: inside one part, gradients are contiguous and
@@ -141,7 +160,7 @@ struct Engine::Impl {
     for (std::size_t u = 0; u < units.size(); ++u) {
       for (const Piece& piece : layout.pieces(u, held(u))) {
         initial.fill(units[u].parameters[piece.slot], units[u].names[piece.slot], piece.begin,
-                     state_span(master, u, piece.offset, piece.count));
+                     master_span(u, piece));
       }
     }
   }
@@ -333,11 +352,13 @@ void Engine::for_each_update(const std::function<void(const UpdatePiece&)>& upda
         if (!engine.layout.unit(u).slots[piece.slot].trains) continue;
         UpdatePiece part;
         part.slot = &engine.layout.unit(u).slots[piece.slot];
+        part.parameter = engine.first_parameter[u] + piece.slot;
+        part.begin = piece.begin;
+        part.element =
+            static_cast<std::uint64_t>(engine.layout.unit(u).first_block * kBlock + piece.offset);
         part.grad = engine.gradients.sum(u, {piece.offset, piece.offset + piece.count});
-        part.master = engine.state_span(engine.master, u, piece.offset, piece.count);
-        for (std::size_t m = 0; m < engine.moments.size(); ++m) {
-          part.moments[m] = engine.state_span(engine.moments[m], u, piece.offset, piece.count);
-        }
+        part.master = engine.master_span(u, piece);
+        part.moments = engine.moments_at(u, piece);
         part.work = engine.weights.target(u, piece.offset);
         update(part);
       }
@@ -366,7 +387,7 @@ void Engine::refresh_work() {
       for (const Piece& piece : engine.layout.pieces(u, range)) {
         std::byte* const work = engine.weights.target(u, piece.offset);
         if (work == nullptr) continue;
-        const auto from = engine.state_span(engine.master, u, piece.offset, piece.count);
+        const auto from = engine.master_span(u, piece);
         if (engine.options.compute == at::kBFloat16) {
           kernels::narrow_bf16(from, {reinterpret_cast<kernels::Half*>(work), from.size()});
         } else {
@@ -381,6 +402,8 @@ void Engine::refresh_work() {
 const Layout& Engine::layout() const { return impl_->layout; }
 const Assignment& Engine::assignment() const { return impl_->assignment; }
 at::ScalarType Engine::compute() const { return impl_->options.compute; }
+int Engine::num_moments() const { return impl_->options.num_moments; }
+at::ScalarType Engine::moments() const { return impl_->options.moments; }
 
 std::vector<const Slot*> Engine::parameters() const {
   std::vector<const Slot*> all;
@@ -400,10 +423,8 @@ std::vector<StatePiece> Engine::state(bool owned) {
       out.parameter = engine.first_parameter[u] + piece.slot;
       out.begin = piece.begin;
       out.count = piece.count;
-      out.master = engine.state_span(engine.master, u, piece.offset, piece.count).data();
-      for (std::size_t m = 0; m < engine.moments.size(); ++m) {
-        out.moments[m] = engine.state_span(engine.moments[m], u, piece.offset, piece.count).data();
-      }
+      out.master = engine.master_span(u, piece).data();
+      out.moments = engine.moments_at(u, piece);
     }
   }
   return pieces;
@@ -418,7 +439,7 @@ MemoryUse Engine::memory() const {
   const bool gathers = !engine.weights.resident();
   use.work = gathers ? engine.weights.shard() : engine.weights.share_of_window();
   use.master = Bytes(size(engine.master));
-  use.moments = Bytes(size(engine.moments[0]) + size(engine.moments[1]));
+  for (const memory::HostBuffer& moment : engine.moments) use.moments.value += size(moment);
   use.grad = engine.gradients.accumulator_bytes();
   use.transient = Bytes(engine.gradients.transient_bytes().value +
                         (gathers ? engine.weights.share_of_window().value : 0));

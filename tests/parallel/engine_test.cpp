@@ -179,6 +179,66 @@ TEST_P(EngineOf, state_of_owners_tiles_every_parameter_once) {
   if (options.strategy == "ddp") { EXPECT_EQ(held, engaged.engine.layout().num_parameters()); }
 }
 
+TEST_P(EngineOf, keeps_as_many_moments_as_it_is_told_and_of_that_type) {
+  for (const int number : {0, 1, 3}) {
+    EngineOptions some = options;
+    some.num_moments = number;
+    some.moments = number == 1 ? at::kBFloat16 : at::kFloat;
+    Engaged<Network> engaged(session, some);
+    Engine& engine = engaged.engine;
+    const std::int64_t size = some.moments == at::kBFloat16 ? 2 : 4;
+    EXPECT_EQ(engine.memory().moments.value, number * size * (engine.memory().master.value / 4));
+    // Every element has its own bytes in each moment, and no other piece writes them.
+    const auto mark = [&](std::size_t parameter, std::int64_t element, int m) {
+      return static_cast<std::byte>(parameter * 7 + static_cast<std::size_t>(element) * 3 +
+                                    static_cast<std::size_t>(m));
+    };
+    for (const StatePiece& piece : engine.state(false)) {
+      for (int m = 0; m < kMaxMoments; ++m) {
+        std::byte* const at = piece.moments[static_cast<std::size_t>(m)];
+        ASSERT_EQ(at != nullptr, m < number);
+        if (at == nullptr) continue;
+        for (std::int64_t i = 0; i < piece.count * size; ++i)
+          at[i] = mark(piece.parameter, piece.begin + i / size, m);
+      }
+    }
+    std::size_t wrong = 0;
+    engine.accumulate(Step(1), [&](std::int64_t m) {
+      return MicroBatchLoss{engaged.module->loss(1, m), NetworkImpl::kTargets};
+    });
+    engine.for_each_update([&](const UpdatePiece& piece) {
+      for (int m = 0; m < number; ++m) {
+        const std::byte* const at = piece.moments[static_cast<std::size_t>(m)];
+        for (std::int64_t i = 0; i < std::ssize(piece.grad) * size; ++i) {
+          wrong += at[i] != mark(piece.parameter, piece.begin + i / size, m) ? 1U : 0U;
+        }
+      }
+    });
+    EXPECT_EQ(wrong, 0U);
+  }
+}
+
+// The key of stochastic rounding: it may not depend on who holds an element.
+TEST_P(EngineOf, numbers_elements_alike_on_any_ranks) {
+  Engaged<Network> engaged(session, options);
+  Engine& engine = engaged.engine;
+  engine.accumulate(Step(1), [&](std::int64_t m) {
+    return MicroBatchLoss{engaged.module->loss(1, m), NetworkImpl::kTargets};
+  });
+  std::vector<std::uint64_t> first;
+  for (const Unit& unit : engine.layout().units()) {
+    for (const Slot& slot : unit.slots) {
+      first.push_back(static_cast<std::uint64_t>(unit.first_block * kBlock + slot.offset));
+    }
+  }
+  std::size_t pieces = 0;
+  engine.for_each_update([&](const UpdatePiece& piece) {
+    ++pieces;
+    EXPECT_EQ(piece.element, first.at(piece.parameter) + static_cast<std::uint64_t>(piece.begin));
+  });
+  EXPECT_GT(pieces, 0U);
+}
+
 TEST_P(EngineOf, initial_values_do_not_depend_on_ranks_or_strategy) {
   // Of a lone process, before any engine touches them.
   Values expected;

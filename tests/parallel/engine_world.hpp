@@ -152,6 +152,8 @@ inline Values gradient_of(comm::Communicator& world, parallel::Engine& engine) {
     });
     ASSERT_NE(found, held.end());
     EXPECT_EQ(engine.parameters()[found->parameter], piece.slot);
+    EXPECT_EQ(piece.parameter, found->parameter);
+    EXPECT_EQ(piece.begin, found->begin + (master - found->master));
     parts.push_back({found->parameter, found->begin + (master - found->master), piece.grad});
   });
   return gathered(world, engine, parts);

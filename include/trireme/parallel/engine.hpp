@@ -17,6 +17,7 @@
 #include <torch/nn/module.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,11 +27,16 @@
 
 namespace trireme::parallel {
 
+// The most moments that an optimizer keeps for each element.
+inline constexpr int kMaxMoments = 3;
+
 struct EngineOptions {
   std::string strategy = "zero3";
   std::string units = "auto";
   at::ScalarType compute = at::kBFloat16;  // kBFloat16 or kFloat
   std::int64_t num_micro_batches = 1;      // per step, over all ranks
+  int num_moments = 2;                     // what the optimizer keeps; at most kMaxMoments
+  at::ScalarType moments = at::kFloat;     // their type: kFloat or kBFloat16
 };
 
 // What a micro-batch gives: the value to differentiate, and over how many targets its loss was
@@ -58,13 +64,21 @@ struct StepSums {
   Bytes peak_resident;  // the highest of all ranks
 };
 
-// A contiguous part of one parameter that this rank updates. `work` is where to write the new
-// weights in the compute type, or null when another rank of the node writes them.
+// Where one part's moments begin, of EngineOptions::moments each; null beyond num_moments.
+using Moments = std::array<std::byte*, kMaxMoments>;
+
+// A contiguous part of one parameter that this rank updates.
 struct UpdatePiece {
   const Slot* slot = nullptr;
+  std::size_t parameter = 0;  // index into Engine::parameters()
+  std::int64_t begin = 0;     // first element of the logical tensor
+  // Index of the first element in the logical order of all parameters, the same for every sharding.
+  std::uint64_t element = 0;
   std::span<const float> grad;
   std::span<float> master;
-  std::array<std::span<float>, 2> moments;
+  Moments moments{};
+  // Where to write the new weights in the compute type, or null when another rank of the node
+  // writes them.
   std::byte* work = nullptr;
 };
 
@@ -74,7 +88,7 @@ struct StatePiece {
   std::int64_t begin = 0;     // element of the logical tensor
   std::int64_t count = 0;
   float* master = nullptr;
-  std::array<float*, 2> moments{};
+  Moments moments{};
 };
 
 struct MemoryUse {
@@ -116,6 +130,8 @@ class Engine {
   const Layout& layout() const;
   const Assignment& assignment() const;
   at::ScalarType compute() const;
+  int num_moments() const;
+  at::ScalarType moments() const;
   // All parameters in unit order, each once.
   std::vector<const Slot*> parameters() const;
   MemoryUse memory() const;
