@@ -1,11 +1,14 @@
 #include "trireme/cluster/identity.hpp"
 
 #include "trireme/base/error.hpp"
+#include "trireme/cluster/hosts.hpp"
+#include "trireme/cluster/job.hpp"
 
 #include <fmt/format.h>
 
 #include <array>
 #include <charconv>
+#include <numeric>
 #include <string_view>
 
 namespace trireme::cluster {
@@ -25,17 +28,23 @@ struct Launcher {
   std::array<Name, 2> local_size;
   Name twin_rank = {};  // set by the same launcher for the same process: must agree with `rank`
   Name twin_size = {};
+  Name node = {};
+  std::array<Name, 2> nodes = {};
 };
 
 // Innermost first: whoever is found first started this process, and what stands below describes
-// something around it. PMIX_RANK is not used: a proxy's may be inherited.
+// something around it.
 constexpr std::array kLaunchers{
     Launcher{"torch elastic",
              "TORCHELASTIC_RUN_ID",
              "RANK",
              {"WORLD_SIZE"},
              "LOCAL_RANK",
-             {"LOCAL_WORLD_SIZE"}},
+             {"LOCAL_WORLD_SIZE"},
+             "",
+             "",
+             "GROUP_RANK",
+             {"GROUP_WORLD_SIZE"}},
     Launcher{"jsrun",
              "",
              "JSM_NAMESPACE_RANK",
@@ -62,7 +71,9 @@ constexpr std::array kLaunchers{
              {"PALS_SIZE", "PMI_SIZE"},
              "PALS_LOCAL_RANKID",
              {"PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE"},
-             "PMI_RANK"},
+             "PMI_RANK",
+             "",
+             "PALS_NODEID"},
     Launcher{"Flux",
              "",
              "FLUX_TASK_RANK",
@@ -70,7 +81,9 @@ constexpr std::array kLaunchers{
              "FLUX_TASK_LOCAL_ID",
              {},
              "PMI_RANK",
-             "PMI_SIZE"},
+             "PMI_SIZE",
+             "",
+             {"FLUX_JOB_NNODES"}},
     // MPICH's and Intel MPI's mpiexec.
     Launcher{"Hydra",
              "MPI_LOCALRANKID",
@@ -86,8 +99,12 @@ constexpr std::array kLaunchers{
              "SLURM_LOCALID",
              {},
              "PMI_RANK",
-             "PMI_SIZE"},
+             "PMI_SIZE",
+             "SLURM_NODEID",
+             {"SLURM_STEP_NUM_NODES", "SLURM_NNODES"}},
     Launcher{"PMI", "PMI_FD", "PMI_RANK", {"PMI_SIZE"}, "PMI_LOCAL_RANK", {"PMI_LOCAL_SIZE"}},
+    // Last: a proxy's PMIX_RANK may be inherited. How many ranks there are only its server knows.
+    Launcher{"PMIx", "PMIX_NAMESPACE", "PMIX_RANK", {}, "", {}},
 };
 
 // Launchers of which neither starts the other; when both left variables, one set is a leftover (a
@@ -105,6 +122,12 @@ constexpr std::array<std::array<Name, 2>, 3> kRivals{{
 constexpr const char* kLeftover =
     "unset the variables that an earlier launcher left (env | sort shows them), or start from a "
     "clean shell";
+
+constexpr const char* kFrozen =
+    "a batch script runs once, with rank 0, so what it exports is the same for every rank: set "
+    "such "
+    "variables in the command that the launcher starts, as in srun bash -c 'RANK=$SLURM_PROCID "
+    "...', or leave them out; trireme asks the launcher itself";
 
 std::optional<int> number(const Environment& environment, Name name) {
   if (name.empty()) return std::nullopt;
@@ -126,12 +149,12 @@ Name first_set(const Environment& environment, const std::array<Name, 2>& names)
   return {};
 }
 
-void require_same(const Environment& environment, Name name, Name twin) {
+void require_same(const Environment& environment, Name name, Name twin,
+                  const char* hint = kLeftover) {
   const auto value = number(environment, name);
   const auto other = number(environment, twin);
   if (value && other && *value != *other) {
-    fail(fmt::format("{}={} and {}={} contradict each other", name, *value, twin, *other),
-         kLeftover);
+    fail(fmt::format("{}={} and {}={} contradict each other", name, *value, twin, *other), hint);
   }
 }
 
@@ -148,53 +171,65 @@ bool started_by(const Launcher& launcher, const Environment& environment) {
   return launcher.name != "Slurm" || !is_reserved_step(environment);
 }
 
-// The tasks on this node from "2(x2),1": two nodes with two tasks each, then one with one.
-std::optional<int> slurm_local_size(const Environment& environment) {
+// The tasks on this node, where SLURM_STEP_TASKS_PER_NODE is "2(x2),1".
+std::optional<int> slurm_local_size(const Environment& environment, int size) {
   const auto text = lookup(environment, "SLURM_STEP_TASKS_PER_NODE");
   const auto node = number(environment, "SLURM_NODEID");
   if (!text || !node) return std::nullopt;
-  long first_node = 0;
-  const char* at = text->data();
-  const char* const end = at + text->size();
-  while (at < end) {
-    int tasks = 0;
-    long nodes = 1;
-    const auto count = std::from_chars(at, end, tasks);
-    if (count.ec != std::errc{}) break;
-    at = count.ptr;
-    if (end - at > 2 && at[0] == '(' && at[1] == 'x') {
-      const auto repeat = std::from_chars(at + 2, end, nodes);
-      if (repeat.ec != std::errc{} || repeat.ptr == end || *repeat.ptr != ')') break;
-      at = repeat.ptr + 1;
-    }
-    if (*node < first_node + nodes) return tasks;
-    first_node += nodes;
-    if (at < end && *at++ != ',') break;
+  const std::vector<int> tasks = expand_counts(*text);
+  if (static_cast<std::size_t>(*node) >= tasks.size()) {
+    fail(fmt::format("SLURM_STEP_TASKS_PER_NODE='{}' does not tell the tasks of SLURM_NODEID={}",
+                     *text, *node),
+         kLeftover);
   }
-  fail(fmt::format("SLURM_STEP_TASKS_PER_NODE='{}' does not tell the tasks of SLURM_NODEID={}",
-                   *text, *node),
-       kLeftover);
+  const int total = std::accumulate(tasks.begin(), tasks.end(), 0);
+  if (total != size) {
+    fail(fmt::format("SLURM_STEP_TASKS_PER_NODE='{}' makes {} tasks, but the step has {}", *text,
+                     total, size),
+         kLeftover);
+  }
+  return tasks[static_cast<std::size_t>(*node)];
+}
+
+// Flux tells no size per node; where all nodes have as many ranks as this one can have, it follows.
+std::optional<int> flux_local_size(const Identity& identity) {
+  if (!identity.nodes || *identity.nodes == 0 || *identity.size % *identity.nodes != 0)
+    return std::nullopt;
+  const int each = *identity.size / *identity.nodes;
+  const bool fits = identity.local_rank && *identity.rank % each == *identity.local_rank;
+  return fits ? std::optional(each) : std::nullopt;
+}
+
+std::optional<int> local_size_of(const Launcher& launcher, const Environment& environment,
+                                 const Identity& identity) {
+  if (launcher.name == "Slurm") return slurm_local_size(environment, *identity.size);
+  if (launcher.name == "Flux") return flux_local_size(identity);
+  return number(environment, first_set(environment, launcher.local_size));
+}
+
+void require_below(Name name, int value, Name limit_name, int limit) {
+  if (value >= limit)
+    fail(fmt::format("{}={} is not below {}={}", name, value, limit_name, limit), kLeftover);
 }
 
 void read_ranks(const Launcher& launcher, const Environment& environment, Identity& identity) {
-  const Name size_name = first_set(environment, launcher.size);
-  if (size_name.empty()) {
-    fail(fmt::format("{} is set but {} is not", launcher.rank, launcher.size[0]), kLeftover);
-  }
   identity.launcher = launcher.name;
   identity.rank = number(environment, launcher.rank);
-  identity.size = number(environment, size_name);
-  identity.local_rank = number(environment, launcher.local_rank);
-  identity.local_size = launcher.name == "Slurm"
-                            ? slurm_local_size(environment)
-                            : number(environment, first_set(environment, launcher.local_size));
   identity.source = launcher.rank;
+  if (launcher.size[0].empty()) return;
+  const Name size_name = first_set(environment, launcher.size);
+  if (size_name.empty())
+    fail(fmt::format("{} is set but {} is not", launcher.rank, launcher.size[0]), kLeftover);
+  identity.size = number(environment, size_name);
   identity.size_source = size_name;
-  if (*identity.rank >= *identity.size) {
-    fail(fmt::format("{}={} is not below {}={}", launcher.rank, *identity.rank, size_name,
-                     *identity.size),
-         kLeftover);
-  }
+  require_below(launcher.rank, *identity.rank, size_name, *identity.size);
+  identity.local_rank = number(environment, launcher.local_rank);
+  identity.node = number(environment, launcher.node);
+  const Name nodes_name = first_set(environment, launcher.nodes);
+  identity.nodes = number(environment, nodes_name);
+  if (identity.node && identity.nodes)
+    require_below(launcher.node, *identity.node, nodes_name, *identity.nodes);
+  identity.local_size = local_size_of(launcher, environment, identity);
   if (identity.local_rank && identity.local_size && *identity.local_rank >= *identity.local_size) {
     fail(fmt::format("{}={} is not below the {} processes of this node", launcher.local_rank,
                      *identity.local_rank, *identity.local_size),
@@ -204,30 +239,38 @@ void read_ranks(const Launcher& launcher, const Environment& environment, Identi
   require_same(environment, size_name, launcher.twin_size);
 }
 
-// The job around the process. Flux first, since it runs inside the others' jobs; Slurm before PBS,
-// since Slurm's qsub sets PBS names as well.
-std::optional<std::string> job_of(const Environment& environment) {
-  constexpr std::array<std::array<Name, 2>, 5> kJobs{{{"Flux", "FLUX_JOB_ID"},
-                                                      {"Slurm", "SLURM_JOB_ID"},
-                                                      {"Slurm", "SLURM_JOBID"},
-                                                      {"PBS", "PBS_JOBID"},
-                                                      {"LSF", "LSB_JOBID"}}};
-  for (const auto& [scheduler, name] : kJobs) {
-    if (const auto job = lookup(environment, name); job && !job->empty())
-      return fmt::format("{} {}", scheduler, *job);
-  }
-  return std::nullopt;
+// mpirun sets a PMIx name space of its own; where srun's stands, or none, in a step of Slurm, then
+// srun started this process and Open MPI's variables were exported by somebody.
+void check_exported_open_mpi(const Environment& environment) {
+  if (!environment.contains("OMPI_COMM_WORLD_RANK") || !environment.contains("SLURM_STEP_ID") ||
+      is_reserved_step(environment) || environment.contains("OMPI_MCA_orte_hnp_uri"))
+    return;
+  const auto name_space = lookup(environment, "PMIX_NAMESPACE");
+  if (name_space && !name_space->starts_with("slurm.")) return;
+  require_same(environment, "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", kFrozen);
 }
 
-// Slurm 22.05 and older do not set it; what is no number ("Unknown") is no deadline.
-std::optional<double> deadline_of(const Environment& environment) {
-  const auto text = lookup(environment, "SLURM_JOB_END_TIME");
-  if (!text) return std::nullopt;
-  double value = 0;
-  const char* end = text->data() + text->size();
-  const auto [stopped, error] = std::from_chars(text->data(), end, value);
-  if (error != std::errc{} || stopped != end || !(value > 0)) return std::nullopt;
-  return value;
+// RANK, LOCAL_RANK and WORLD_SIZE are what scripts set for PyTorch. Trireme does not need them; where
+// they say something else than the launcher the script is wrong, and so may be all that follows it.
+void check_exported_place(const Environment& environment, const Identity& identity) {
+  if (!identity.rank || identity.launcher == "torch elastic" || !environment.contains("RANK"))
+    return;
+  require_same(environment, "RANK", identity.source, kFrozen);
+  if (!identity.size_source.empty())
+    require_same(environment, "WORLD_SIZE", identity.size_source, kFrozen);
+}
+
+// A task that PBS's task manager started, and no part of a parallel program: pbsdsh. The script
+// itself is task 1; the node stands in the upper bits of the others.
+bool is_pbsdsh_task(const Environment& environment) {
+  const auto task = lookup(environment, "PBS_TASKNUM");
+  return environment.contains("PBS_JOBID") && !environment.contains("SLURM_JOB_ID") && task &&
+         *task != "1";
+}
+
+std::optional<std::string> job_text(const Environment& environment) {
+  const auto job = job_named(environment);
+  return job ? std::optional(fmt::format("{} {}", job->scheduler, job->id)) : std::nullopt;
 }
 
 std::string remedy(const Identity& identity) {
@@ -237,8 +280,13 @@ std::string remedy(const Identity& identity) {
   }
   if (identity.launcher == "torch elastic")
     return "start trireme with mpirun or srun, not with torchrun";
+  if (identity.launcher == "pbsdsh")
+    return "start with mpirun or mpiexec inside the job; for runs that have nothing to do with "
+           "each "
+           "other, unset PBS_TASKNUM in each";
   return fmt::format(
-      "start with the mpirun of the MPI that trireme is built with (trireme --version names it), not "
+      "start with the mpirun of the MPI that trireme is built with (trireme --version names it), "
+      "not "
       "with "
       "another MPI's launcher; the processes were started by {}",
       identity.launcher);
@@ -249,26 +297,61 @@ std::string remedy(const Identity& identity) {
 Identity identify(const Environment& environment) {
   Identity identity;
   identity.launcher = "none";
-  identity.job = job_of(environment);
-  identity.deadline_unix = deadline_of(environment);
+  identity.job = job_text(environment);
+  if (const auto end = job_end(environment)) identity.deadline_unix = end->unix_time;
   for (const auto& [first, second] : kRivals) require_same(environment, first, second);
   for (const Launcher& launcher : kLaunchers) {
     if (!started_by(launcher, environment)) continue;
     read_ranks(launcher, environment, identity);
-    break;
+    check_exported_open_mpi(environment);
+    check_exported_place(environment, identity);
+    return identity;
+  }
+  if (is_pbsdsh_task(environment)) {
+    identity.launcher = "pbsdsh";
+    identity.source = "PBS_TASKNUM";
+    identity.node = number(environment, "PBS_NODENUM");
   }
   return identity;
 }
 
 void check_against_mpi(const Identity& identity, int mpi_rank, int mpi_size) {
-  if (!identity.size || *identity.size == mpi_size) return;
-  Error error(
-      ErrorKind::kEnvironment,
-      fmt::format("{} says {} processes but MPI has {}{}", identity.size_source, *identity.size,
-                  mpi_size, mpi_size == 1 ? ": each process would train alone" : ""),
-      remedy(identity));
-  error.rank = identity.rank.value_or(mpi_rank);
-  throw error;
+  const auto refuse = [&](std::string message) {
+    Error error(ErrorKind::kEnvironment, std::move(message), remedy(identity));
+    error.rank = identity.rank.value_or(mpi_rank);
+    throw error;
+  };
+  const char* alone = mpi_size == 1 ? ": each process would train alone" : "";
+  if (identity.size && *identity.size != mpi_size)
+    refuse(fmt::format("{} says {} processes but MPI has {}{}", identity.size_source,
+                       *identity.size, mpi_size, alone));
+  if (identity.rank && *identity.rank >= mpi_size)
+    refuse(fmt::format("{}={} but MPI has {} process{}{}", identity.source, *identity.rank,
+                       mpi_size, mpi_size == 1 ? "" : "es", alone));
+  if (identity.launcher == "pbsdsh" && mpi_size == 1)
+    refuse(fmt::format("{} says that pbsdsh started this process but MPI has 1{}", identity.source,
+                       alone));
+}
+
+void check_claims(const Identity& identity, const std::vector<Claim>& claims) {
+  std::vector<int> owner(claims.size(), -1);
+  for (std::size_t i = 0; i < claims.size(); ++i) {
+    const int claimed = claims[i].rank;
+    if ((claimed < 0) != (claims[0].rank < 0)) {
+      fail(fmt::format("the launcher gave MPI rank {} a rank but MPI rank {} none",
+                       claimed < 0 ? 0 : i, claimed < 0 ? i : 0),
+           kLeftover);
+    }
+    if (claimed < 0 || static_cast<std::size_t>(claimed) >= claims.size()) continue;
+    int& first = owner[static_cast<std::size_t>(claimed)];
+    if (first >= 0) {
+      fail(fmt::format("{}={} stands in the environment of MPI rank {} and of MPI rank {}",
+                       identity.source.empty() ? "the launcher's rank" : identity.source, claimed,
+                       first, i),
+           kFrozen);
+    }
+    first = static_cast<int>(i);
+  }
 }
 
 }  // namespace trireme::cluster

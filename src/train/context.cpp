@@ -1,10 +1,13 @@
 #include "trireme/train/context.hpp"
 
 #include "trireme/base/error.hpp"
+#include "trireme/cluster/job.hpp"
 #include "trireme/kernels/runtime.hpp"
 #include "trireme/memory/process.hpp"
 
 #include <charconv>
+#include <chrono>
+#include <cstring>
 
 namespace trireme {
 
@@ -19,6 +22,29 @@ comm::SessionOptions session_options(const Environment& environment) {
     std::from_chars(text->data(), text->data() + text->size(), options.ranks_per_node);
   }
   return options;
+}
+
+// @collective. Every rank says who its launcher made it.
+void check_claims(const cluster::Identity& identity, comm::Communicator& world) {
+  const cluster::Claim mine{identity.rank.value_or(-1)};
+  cluster::check_claims(identity, comm::all_gather_values(world, mine, "ranks of the launcher"));
+}
+
+// @collective. Where the environment does not tell the job's end, rank 0 asks the scheduler, once.
+std::optional<double> job_end(const Environment& environment, comm::Communicator& world) {
+  constexpr std::chrono::seconds kPatience{5};
+  double end = 0;
+  if (world.is_root()) {
+    const double now =
+        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    const auto found = cluster::job_end(environment, cluster::ask_within(kPatience), now);
+    if (found) end = found->unix_time;
+  }
+  comm::ByteVector bytes(sizeof(end));
+  std::memcpy(bytes.data(), &end, sizeof(end));
+  bytes = world.broadcast(std::move(bytes), "the job's end");
+  std::memcpy(&end, bytes.data(), sizeof(end));
+  return end > 0 ? std::optional(end) : std::nullopt;
 }
 
 }  // namespace
@@ -37,6 +63,8 @@ struct Context::Impl {
         log(static_cast<int>(session.world().rank().value), session.world().is_root()) {
     cluster::check_against_mpi(identity, static_cast<int>(session.world().rank().value),
                                session.world().size());
+    check_claims(identity, session.world());
+    identity.deadline_unix = job_end(environment, session.world());
   }
 };
 

@@ -1,48 +1,14 @@
-// env/ holds what processes saw under real launchers (constructed-* from published names):
-// NAME=VALUE lines, the first line is the truth as MPI answered it, lines "#+" came only with
-// MPI_Init and are not given to identify().
 #include "trireme/cluster/identity.hpp"
 
 #include "trireme/base/error.hpp"
 
+#include "environments.hpp"
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
 #include <map>
-#include <sstream>
 
 namespace trireme::cluster {
 namespace {
-
-struct Recorded {
-  Environment environment;
-  std::map<std::string, std::string> truth;
-};
-
-Recorded read(const std::filesystem::path& file) {
-  Recorded recorded;
-  std::ifstream stream(file);
-  for (std::string line; std::getline(stream, line);) {
-    if (line.starts_with("#: ")) {
-      std::istringstream words(line.substr(3));
-      for (std::string word; words >> word;) {
-        const auto equals = word.find('=');
-        recorded.truth[word.substr(0, equals)] = word.substr(equals + 1);
-      }
-    } else if (!line.starts_with('#')) {
-      const auto equals = line.find('=');
-      recorded.environment[line.substr(0, equals)] = line.substr(equals + 1);
-    }
-  }
-  return recorded;
-}
-
-std::filesystem::path folder() { return std::filesystem::path(TRIREME_TEST_DATA) / "cluster/env"; }
-
-Environment recorded(const std::string& name) {
-  return read(folder() / (name + ".env")).environment;
-}
 
 std::string refusal(const Environment& environment) {
   try {
@@ -58,7 +24,8 @@ std::string refusal(const Environment& environment) {
 TEST(Identity, agrees_with_mpi_in_every_recorded_environment) {
   int ranks = 0;
   int scripts = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder())) {
+  for (const auto& entry : std::filesystem::directory_iterator(environments())) {
+    if (entry.path().extension() != ".env") continue;
     SCOPED_TRACE(entry.path().filename().string());
     const auto [environment, truth] = read(entry.path());
     const Identity identity = identify(environment);
@@ -80,12 +47,13 @@ TEST(Identity, agrees_with_mpi_in_every_recorded_environment) {
     EXPECT_EQ(identity.rank, rank);
     EXPECT_EQ(identity.size, size);
     EXPECT_EQ(identity.local_rank, std::stoi(truth.at("local_rank")));
-    if (identity.launcher != "Flux") {
-      EXPECT_EQ(identity.local_size, std::stoi(truth.at("local_size")));
+    EXPECT_EQ(identity.local_size, std::stoi(truth.at("local_size")));
+    if (identity.nodes) {
+      EXPECT_EQ(identity.nodes, std::stoi(truth.at("nodes")));
     }
   }
-  EXPECT_GE(ranks, 20);
-  EXPECT_GE(scripts, 7);
+  EXPECT_GE(ranks, 70);
+  EXPECT_GE(scripts, 12);
 }
 
 TEST(Identity, names_the_innermost_launcher) {
@@ -105,7 +73,9 @@ TEST(Identity, names_the_innermost_launcher) {
       {"torchrun.r0", "torch elastic"},
       {"singleton.r0", "none"},
       {"constructed-mvapich2.r3", "MVAPICH2"},
-      {"openpbs-pbsdsh.t3", "none"},
+      {"openpbs-pbsdsh.t3", "pbsdsh"},
+      {"openpbs.batch", "none"},
+      {"openpbs-mpirun.r2", "Open MPI"},
   };
   for (const auto& [name, launcher] : expected)
     EXPECT_EQ(identify(recorded(name)).launcher, launcher) << name;
@@ -145,6 +115,7 @@ TEST(Identity, knows_nothing_from_an_empty_environment) {
 TEST(Identity, counts_the_tasks_of_its_own_node) {
   Environment environment = recorded("srun.r3");
   environment["SLURM_STEP_NUM_TASKS"] = "9";
+  environment["SLURM_STEP_NUM_NODES"] = "5";
   environment["SLURM_STEP_TASKS_PER_NODE"] = "2(x3),3";
   environment["SLURM_NODEID"] = "3";
   EXPECT_EQ(identify(environment).local_size, 3);
@@ -172,6 +143,72 @@ TEST(Identity, refuses_a_contradiction_with_both_names) {
             "OMPI_COMM_WORLD_RANK=1 and MV2_COMM_WORLD_RANK=0 contradict each other");
 }
 
+TEST(Identity, refuses_a_rank_that_the_batch_script_froze) {
+  Environment environment = recorded("srun.r3");
+  environment["RANK"] = "3";
+  environment["WORLD_SIZE"] = "4";
+  EXPECT_EQ(refusal(environment), "no error");
+  environment["RANK"] = "0";
+  EXPECT_EQ(refusal(environment), "RANK=0 and SLURM_PROCID=3 contradict each other");
+  environment["RANK"] = "3";
+  environment["WORLD_SIZE"] = "1";
+  EXPECT_EQ(refusal(environment), "WORLD_SIZE=1 and SLURM_STEP_NUM_TASKS=4 contradict each other");
+  // A script that sets them for another launcher, without a rank, is none of our business.
+  environment.erase("RANK");
+  EXPECT_EQ(refusal(environment), "no error");
+  environment["OMPI_COMM_WORLD_RANK"] = "0";
+  environment["OMPI_COMM_WORLD_SIZE"] = "4";
+  EXPECT_EQ(refusal(environment),
+            "OMPI_COMM_WORLD_RANK=0 and SLURM_PROCID=3 contradict each other");
+  environment = recorded("mpirun.r1");
+  environment["RANK"] = "0";
+  EXPECT_EQ(refusal(environment), "RANK=0 and OMPI_COMM_WORLD_RANK=1 contradict each other");
+}
+
+TEST(Identity, compares_the_tasks_of_all_nodes_with_those_of_the_step) {
+  Environment environment = recorded("srun.r3");
+  environment["SLURM_STEP_TASKS_PER_NODE"] = "2,1";
+  EXPECT_EQ(refusal(environment),
+            "SLURM_STEP_TASKS_PER_NODE='2,1' makes 3 tasks, but the step has 4");
+}
+
+TEST(Identity, takes_pmix_alone_for_a_rank_of_unknown_size) {
+  const Identity identity = identify({{"PMIX_RANK", "2"}, {"PMIX_NAMESPACE", "job@1"}});
+  EXPECT_EQ(identity.launcher, "PMIx");
+  EXPECT_EQ(identity.rank, 2);
+  EXPECT_FALSE(identity.size);
+  EXPECT_NO_THROW(check_against_mpi(identity, 2, 4));
+  EXPECT_THROW(check_against_mpi(identity, 0, 1), Error);
+}
+
+TEST(Identity, knows_the_size_of_a_node_under_flux_only_where_all_have_the_same) {
+  Environment environment = recorded("constructed-flux.r2");
+  EXPECT_EQ(identify(environment).local_size, 2);
+  environment["FLUX_TASK_LOCAL_ID"] = "2";  // three ranks on the first node and one on the second
+  EXPECT_EQ(identify(environment).local_size, std::nullopt);
+}
+
+std::string claim_refusal(const Identity& identity, const std::vector<Claim>& claims) {
+  try {
+    check_claims(identity, claims);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind, ErrorKind::kEnvironment);
+    return error.message;
+  }
+  return "no error";
+}
+
+TEST(Claims, must_be_as_many_ranks_as_there_are_processes) {
+  const Identity identity = identify(recorded("srun.r3"));
+  EXPECT_EQ(claim_refusal(identity, {{0}, {1}, {2}, {3}}), "no error");
+  EXPECT_EQ(claim_refusal(identity, {{2}, {3}, {0}, {1}}), "no error");  // MPI may reorder
+  EXPECT_EQ(claim_refusal(identity, {{-1}, {-1}}), "no error");
+  EXPECT_EQ(claim_refusal(identity, {{0}, {0}, {0}}),
+            "SLURM_PROCID=0 stands in the environment of MPI rank 0 and of MPI rank 1");
+  EXPECT_EQ(claim_refusal(identity, {{0}, {-1}}),
+            "the launcher gave MPI rank 0 a rank but MPI rank 1 none");
+}
+
 TEST(Identity, refuses_ranks_that_cannot_be) {
   EXPECT_EQ(refusal({{"OMPI_COMM_WORLD_RANK", "4"}, {"OMPI_COMM_WORLD_SIZE", "4"}}),
             "OMPI_COMM_WORLD_RANK=4 is not below OMPI_COMM_WORLD_SIZE=4");
@@ -190,7 +227,7 @@ TEST(Identity, refuses_processes_that_would_train_alone) {
       check_against_mpi(identify(recorded(name)), 0, mpi_size);
     } catch (const Error& error) {
       EXPECT_EQ(error.kind, ErrorKind::kEnvironment);
-      EXPECT_EQ(error.rank, name.ends_with("r3") ? 3 : 0);
+      EXPECT_EQ(error.rank, name.ends_with("r3") ? 3 : 0) << name;
       return {error.message, error.hint};
     }
     return {"no error", ""};
@@ -203,6 +240,11 @@ TEST(Identity, refuses_processes_that_would_train_alone) {
   EXPECT_EQ(torch.first,
             "WORLD_SIZE says 4 processes but MPI has 1: each process would train alone");
   EXPECT_NE(torch.second.find("not with torchrun"), std::string::npos);
+  const auto pbsdsh = message("openpbs-pbsdsh.t3", 1);
+  EXPECT_EQ(pbsdsh.first,
+            "PBS_TASKNUM says that pbsdsh started this process but MPI has 1: each process would "
+            "train alone");
+  EXPECT_NE(pbsdsh.second.find("mpirun or mpiexec"), std::string::npos);
   const auto hydra = message("salloc-hydra.r3", 2);
   EXPECT_EQ(hydra.first, "PMI_SIZE says 4 processes but MPI has 2");
   EXPECT_NE(hydra.second.find("started by Hydra"), std::string::npos);

@@ -13,11 +13,12 @@
 namespace trireme::cluster {
 
 struct Identity {
-  // "torch elastic", "jsrun", "Open MPI", "MVAPICH2", "PALS", "Flux", "Hydra", "Slurm", "PMI", or
-  // "none"
+  // "torch elastic", "jsrun", "Open MPI", "MVAPICH2", "PALS", "Flux", "Hydra", "Slurm", "PMI",
+  // "PMIx", "pbsdsh" (which gives no rank), or "none"
   std::string launcher;
   std::optional<int> rank, size;
   std::optional<int> local_rank, local_size;
+  std::optional<int> node, nodes;       // this rank's node, of how many, where the launcher tells
   std::string source;                   // the variable that gave the rank, "OMPI_COMM_WORLD_RANK"
   std::string size_source;              // the variable that gave the size
   std::optional<std::string> job;       // "Slurm 1234" when inside one
@@ -31,10 +32,20 @@ struct Identity {
 Identity identify(const Environment& environment);
 
 // Throws Environment when the launcher says `size` processes but MPI has another size: each process
-// would train alone (srun without --mpi, an MPI of another kind), naming variable, both numbers and
-// the remedy. Each of those processes is MPI rank 0, so the error carries the launcher's rank for
-// whoever prints it only once. Ranks are not compared: some MPIs reorder them on request.
+// would train alone (srun without --mpi, an MPI of another kind, pbsdsh), naming variable, both
+// numbers and the remedy. Each of those processes is MPI rank 0, so the error carries the
+// launcher's rank for whoever prints it only once.
 void check_against_mpi(const Identity& identity, int mpi_rank, int mpi_size);
+
+// What rank a process believes to have, as its launcher told it; -1 when nothing did.
+struct Claim {
+  int rank = -1;
+};
+
+// Throws Environment when two processes claim the same rank or only some claim one: a variable that
+// the batch script exported stands in the way of the launcher's. `claims` are those of all ranks in
+// MPI's order, which itself need not be the launcher's: some MPIs reorder on request.
+void check_claims(const Identity& identity, const std::vector<Claim>& claims);
 
 // How many processors this process may run on (affinity mask and cgroup quota), at least 1.
 int usable_cores();
