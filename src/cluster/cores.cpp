@@ -67,17 +67,24 @@ bool names_cpu(std::string_view controllers) {
 
 }  // namespace
 
-int affinity_cores() {
+std::vector<int> affinity_mask() {
+  std::vector<int> ids;
   // The kernel refuses a mask that is too small for the machine, so grow it.
   for (std::size_t cpus = 1024; cpus <= (1U << 20U); cpus *= 2) {
     std::vector<cpu_set_t> mask(std::max<std::size_t>(1, CPU_ALLOC_SIZE(cpus) / sizeof(cpu_set_t)));
     const std::size_t bytes = mask.size() * sizeof(cpu_set_t);
-    if (sched_getaffinity(0, bytes, mask.data()) == 0)
-      return std::max(1, CPU_COUNT_S(bytes, mask.data()));
+    if (sched_getaffinity(0, bytes, mask.data()) == 0) {
+      for (std::size_t cpu = 0; cpu < cpus; ++cpu) {
+        if (CPU_ISSET_S(cpu, bytes, mask.data())) ids.push_back(static_cast<int>(cpu));
+      }
+      break;
+    }
     if (errno != EINVAL) break;
   }
-  return 1;
+  return ids;
 }
+
+int affinity_cores() { return std::max(1, static_cast<int>(affinity_mask().size())); }
 
 std::optional<double> cgroup_quota(const std::filesystem::path& mount,
                                    std::string_view membership) {

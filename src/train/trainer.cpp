@@ -16,6 +16,7 @@
 
 #include "banner.hpp"
 #include "process_clock.hpp"
+#include "seats.hpp"
 #include "token_batches.hpp"
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -75,6 +76,7 @@ class Run {
   void resume();
   void refuse_newer_checkpoints() const;
   void announce();
+  void show_placement();
   double step();
   void update(const parallel::StepSums& sums, double norm, double mean_scale,
               obs::StepMetrics& metrics);
@@ -232,6 +234,7 @@ void Run::announce() {
   context_.world().barrier("ready");
   log.info(fmt::format("ready {:.2f} s after the start: weights placed, first batch in memory",
                        process_age()));
+  show_placement();
   const double peak = measure_gemm_peak(compute_type(config_));
   for (const double rank_peak : comm::all_gather_values(context_.world(), peak, "product peak")) {
     peak_flops_ += rank_peak;
@@ -259,6 +262,15 @@ TrainResult Run::train() {
   result.seconds = seconds_since(start);
   result.checkpoint = last_checkpoint_;
   return result;
+}
+
+// After "ready", because hwloc opens a hundred files.
+void Run::show_placement() {
+  const auto nodes = gather_seats(context_, threads_of(context_, config_.run));
+  if (!context_.world().is_root()) return;
+  if (context_.world().size() > 1) context_.log().print(cluster::placement_table(nodes));
+  for (const std::string& warning : cluster::placement_warnings(nodes))
+    context_.log().warn(warning);
 }
 
 // One optimizer step, straight down: forward and backward, sums over ranks, update, publication,

@@ -5,8 +5,13 @@
 #include <filesystem>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 namespace trireme::cluster {
+
+// Returns the ids of the processors in this process's affinity mask, rising; empty when the kernel
+// does not tell.
+std::vector<int> affinity_mask();
 
 // Returns the number of processors in this process's affinity mask, at least 1.
 int affinity_cores();
