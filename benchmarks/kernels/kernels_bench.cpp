@@ -5,10 +5,10 @@
 // Sizes: 256 Ki elements lie in a second-level cache, 32 Mi in memory. Time is the thread's own.
 #include "trireme/kernels/accumulate.hpp"
 #include "trireme/kernels/activation.hpp"
-#include "trireme/kernels/adamw.hpp"
 #include "trireme/kernels/convert.hpp"
 #include "trireme/kernels/initialise.hpp"
 #include "trireme/kernels/norm.hpp"
+#include "trireme/kernels/optimizers.hpp"
 #include "trireme/kernels/runtime.hpp"
 
 #include <benchmark/benchmark.h>
@@ -116,7 +116,13 @@ struct AdamWState {
         exp_avg(grad.size()),
         exp_avg_sq(grad.size()),
         work(grad.size()) {}
-  AdamWRange range() { return {grad, master, exp_avg, exp_avg_sq}; }
+  UpdateRange range() {
+    return {grad,
+            master,
+            {exp_avg.data(), exp_avg_sq.data()},
+            NumberType::kFp32,
+            {work.data(), NumberType::kBf16}};
+  }
 
   std::vector<float> grad, master, exp_avg, exp_avg_sq;
   std::vector<Half> work;
@@ -202,9 +208,40 @@ void norm_block_square_sums(State& state) {
 void adamw_bf16_step(State& state) {
   AdamWState s(state.range(0));
   const float old = s.master.back();
-  const AdamWStep step{.lr = 1e-3};
+  const AdamRule rule{.lr = 1e-3};
   measure(
-      state, 30, [&] { adamw_bf16(step, s.range(), s.work); },
+      state, 30, [&] { update(rule, {}, s.range()); },
+      [&] { return near(s.master.back(), old - std::copysign(1e-3F, s.grad.back())); });
+}
+
+// Moments in bf16: eight bytes an element less, for the random bits of two roundings.
+void adamw_bf16_moments_step(State& state) {
+  AdamWState s(state.range(0));
+  std::vector<Half> moments[2] = {std::vector<Half>(s.grad.size()),
+                                  std::vector<Half>(s.grad.size())};
+  const float old = s.master.back();
+  UpdateRange range = s.range();
+  range.moments = {moments[0].data(), moments[1].data()};
+  range.moment_type = NumberType::kBf16;
+  const AdamRule rule{.lr = 1e-3};
+  measure(
+      state, 22, [&] { update(rule, {}, range); },
+      [&] { return near(s.master.back(), old - std::copysign(1e-3F, s.grad.back())); });
+}
+
+void sgd_momentum_step(State& state) {
+  AdamWState s(state.range(0));
+  const float expected = s.master.back() - 1e-3F * s.grad.back();
+  measure(
+      state, 22, [&] { update(SgdRule{.lr = 1e-3, .momentum = 0.9, .step = 2}, {}, s.range()); },
+      [&] { return near(s.master.back(), expected); });
+}
+
+void lion_step(State& state) {
+  AdamWState s(state.range(0));
+  const float old = s.master.back();
+  measure(
+      state, 22, [&] { update(LionRule{.lr = 1e-3}, {}, s.range()); },
       [&] { return near(s.master.back(), old - std::copysign(1e-3F, s.grad.back())); });
 }
 
@@ -271,6 +308,9 @@ BENCHMARK(bound_norm)->Arg(kInCache)->Arg(kInMemory);
 BENCHMARK(norm_block_square_sums)->Arg(kInCache)->Arg(kInMemory);
 BENCHMARK(bound_adamw)->Arg(kInCache)->Arg(kInMemory);
 BENCHMARK(adamw_bf16_step)->Arg(kInCache)->Arg(kInMemory);
+BENCHMARK(adamw_bf16_moments_step)->Arg(kInCache)->Arg(kInMemory);
+BENCHMARK(sgd_momentum_step)->Arg(kInCache)->Arg(kInMemory);
+BENCHMARK(lion_step)->Arg(kInCache)->Arg(kInMemory);
 BENCHMARK(activation_gelu_bf16)->Arg(kInCache);
 BENCHMARK(activation_gelu_backward_bf16)->Arg(kInCache);
 BENCHMARK(activation_swiglu_bf16)->Arg(kInCache);

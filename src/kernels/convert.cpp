@@ -6,6 +6,7 @@
 
 #include "blocks.hpp"
 #include "half_bits.hpp"
+#include "stochastic.hpp"
 
 namespace trireme::kernels {
 
@@ -44,6 +45,20 @@ void widen_fp16_run(const Half* __restrict in, float* __restrict out, std::int64
   for (; i < size; ++i) out[i] = widen_fp16(in[i]);
 }
 
+struct NarrowStochastic {
+  std::span<const float> in;
+  Half* out;
+  std::uint64_t key;
+  std::uint64_t first_element;
+
+  void operator()(std::int64_t block) const {
+    const Run part = run_of(block, kBlock, std::ssize(in));
+    std::uint32_t words[kBlock];
+    draw_run(words, part.size, key, first_element + static_cast<std::uint64_t>(part.begin));
+    narrow_by_words(in.data() + part.begin, words, out + part.begin, part.size, 0);
+  }
+};
+
 template <class In, class Out>
 struct Convert {
   void (*run)(const In*, Out*, std::int64_t);
@@ -74,6 +89,13 @@ void narrow_bf16(std::span<const float> in, std::span<Half> out) {
 
 void narrow_fp16(std::span<const float> in, std::span<Half> out) {
   detail::convert(in, out, detail::narrow_fp16_run);
+}
+
+void narrow_bf16_stochastic(std::span<const float> in, std::span<Half> out, std::uint64_t key,
+                            std::uint64_t first_element) {
+  ensure(in.size() == out.size(), "conversion between ranges of different length");
+  detail::for_each_block(detail::num_blocks(std::ssize(in), detail::kBlock),
+                         detail::NarrowStochastic{in, out.data(), key, first_element});
 }
 
 void widen_bf16(std::span<const Half> in, std::span<float> out) {

@@ -1,6 +1,6 @@
 #include "trireme/optim/adamw.hpp"
 
-#include "trireme/kernels/adamw.hpp"
+#include "trireme/kernels/optimizers.hpp"
 
 #include <algorithm>
 
@@ -12,24 +12,21 @@ double clip_coefficient(double norm, double max_norm) {
 
 void adamw(parallel::Engine& engine, const AdamWOptions& options, double lr, std::int64_t update,
            double grad_scale) {
-  kernels::AdamWStep step{
-      lr, options.beta1, options.beta2, options.eps, 0, update, static_cast<float>(grad_scale)};
-  const bool bf16 = engine.compute() == at::kBFloat16;
+  kernels::AdamRule rule{
+      .lr = lr, .beta1 = options.beta1, .beta2 = options.beta2, .eps = options.eps, .step = update};
+  const kernels::GradientTreatment treatment{.scale = static_cast<float>(grad_scale)};
+  const auto work_type =
+      engine.compute() == at::kBFloat16 ? kernels::NumberType::kBf16 : kernels::NumberType::kFp32;
   engine.for_each_update([&](const parallel::UpdatePiece& piece) {
     const bool decays = options.decay_all || piece.slot->shape.size() >= 2;
-    step.weight_decay = decays ? options.weight_decay : 0;
-    const auto moment = [&](std::size_t m) {
-      return std::span(reinterpret_cast<float*>(piece.moments[m]), piece.grad.size());
-    };
-    const kernels::AdamWRange range{piece.grad, piece.master, moment(0), moment(1)};
-    if (piece.work == nullptr) {
-      kernels::adamw(step, range);
-    } else if (bf16) {
-      kernels::adamw_bf16(step, range,
-                          {reinterpret_cast<kernels::Half*>(piece.work), piece.grad.size()});
-    } else {
-      kernels::adamw_fp32(step, range, {reinterpret_cast<float*>(piece.work), piece.grad.size()});
-    }
+    rule.weight_decay = decays ? options.weight_decay : 0;
+    kernels::update(rule, treatment,
+                    {piece.grad,
+                     piece.master,
+                     {piece.moments[0], piece.moments[1]},
+                     kernels::NumberType::kFp32,
+                     {piece.work, work_type},
+                     piece.element});
   });
 }
 
