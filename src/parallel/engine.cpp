@@ -3,7 +3,6 @@
 #include "trireme/base/deadline.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/convert.hpp"
-#include "trireme/kernels/norm.hpp"
 #include "trireme/parallel/gradients.hpp"
 #include "trireme/parallel/units.hpp"
 #include "trireme/parallel/weights.hpp"
@@ -23,8 +22,6 @@ namespace trireme::parallel {
 
 namespace {
 
-static_assert(kBlock == kernels::kNormBlock, "shards end on the borders of norm blocks");
-
 // Takes the gradient away as soon as autograd has finished it.
 class TakeGradient : public torch::autograd::PostAccumulateGradHook {
  public:
@@ -38,8 +35,8 @@ class TakeGradient : public torch::autograd::PostAccumulateGradHook {
   std::function<void(const at::Tensor&)> take_;
 };
 
-// The message of Engine::sums: a head, the losses of the rank's micro-batches, the square sums of
-// its blocks.
+// The message of Engine::sums: a head, the losses of the rank's micro-batches, the square sums
+// of its blocks.
 struct Head {
   std::int64_t num_losses;
   std::int64_t stop;
@@ -75,6 +72,7 @@ struct Engine::Impl {
   const Strategy& row;
   std::vector<UnitParameters> units;
   Layout layout;
+  Norms norms;
   Assignment assignment;
   Weights weights;
   Gradients gradients;
@@ -93,6 +91,7 @@ struct Engine::Impl {
         row(strategy(options.strategy)),
         units(find_units(module, options.units)),
         layout(describe(units), session.world().size()),
+        norms(layout, options.num_norm_groups, options.norm_group_of),
         assignment(assign_micro_batches(row.reduce_at, options.num_micro_batches,
                                         session.world().size(), session.world().rank())),
         weights(session, layout, row, options.compute),
@@ -211,33 +210,13 @@ struct Engine::Impl {
 
   std::int64_t current_step = 0;
 
-  std::vector<double> block_sums() {
+  std::vector<double> square_sums() {
     std::vector<double> sums;
     for (std::size_t u = 0; u < units.size(); ++u) {
       const Range mine = layout.shard(u, me());
-      const std::size_t at = sums.size();
-      sums.resize(at + static_cast<std::size_t>(mine.size() / kBlock));
-      kernels::block_square_sums(gradients.sum(u, mine), std::span(sums).subspan(at));
+      norms.append(u, mine, gradients.sum(u, mine), sums);
     }
     return sums;
-  }
-
-  // Adds every rank's block sums in block order.
-  double add_in_block_order(const std::vector<std::vector<double>>& by_rank) const {
-    std::vector<std::size_t> next(by_rank.size(), 0);
-    double total = 0;
-    for (std::size_t u = 0; u < units.size(); ++u) {
-      std::vector<std::pair<std::int64_t, std::size_t>> order;
-      for (std::size_t r = 0; r < by_rank.size(); ++r) {
-        order.emplace_back(layout.shard(u, Rank(static_cast<std::int64_t>(r))).begin, r);
-      }
-      std::sort(order.begin(), order.end());
-      for (const auto& [begin, r] : order) {
-        const Range shard = layout.shard(u, Rank(static_cast<std::int64_t>(r)));
-        for (std::int64_t b = 0; b < shard.size() / kBlock; ++b) total += by_rank[r][next[r]++];
-      }
-    }
-    return total;
   }
 
   // Returns the index of the first parameter of this rank's shards with a gradient that is not
@@ -297,7 +276,7 @@ void Engine::accumulate(Step step, const std::function<MicroBatchLoss(std::int64
 StepSums Engine::sums(const RankNote& note) {
   Impl& engine = *impl_;
   comm::Communicator& world = engine.session.world();
-  const std::vector<double> blocks = engine.block_sums();
+  const std::vector<double> squares = engine.square_sums();
   const auto start = Clock::now();
   const Head head{static_cast<std::int64_t>(engine.losses.size()), note.stop ? 1 : 0,
                   note.peak_resident.value};
@@ -307,7 +286,7 @@ StepSums Engine::sums(const RankNote& note) {
   };
   append(std::as_bytes(std::span(&head, 1)));
   append(std::as_bytes(std::span(engine.losses)));
-  append(std::as_bytes(std::span(blocks)));
+  append(std::as_bytes(std::span(squares)));
 
   StepSums result;
   std::vector<LossEntry> losses;
@@ -331,7 +310,8 @@ StepSums Engine::sums(const RankNote& note) {
     result.loss += entry.loss;
     result.num_targets += entry.num_targets;
   }
-  result.square_norm = engine.add_in_block_order(by_rank);
+  result.square_norms = engine.norms.total(by_rank);
+  for (const double part : result.square_norms) result.square_norm += part;
   engine.comm_seconds += seconds_since(start);
   if (!std::isfinite(result.square_norm)) {
     std::size_t first = engine.first_non_finite();

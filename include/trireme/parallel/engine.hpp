@@ -13,6 +13,7 @@
 #include "trireme/parallel/deferred.hpp"
 #include "trireme/parallel/layout.hpp"
 #include "trireme/parallel/micro_batches.hpp"
+#include "trireme/parallel/norms.hpp"
 
 #include <torch/nn/module.h>
 
@@ -37,6 +38,8 @@ struct EngineOptions {
   std::int64_t num_micro_batches = 1;      // per step, over all ranks
   int num_moments = 2;                     // what the optimizer keeps; at most kMaxMoments
   at::ScalarType moments = at::kFloat;     // their type: kFloat or kBFloat16
+  int num_norm_groups = 1;                 // groups of parameters whose norms are told apart
+  NormGroupOf norm_group_of = {};          // needed for more than one
 };
 
 // What a micro-batch gives: the value to differentiate, and over how many targets its loss was
@@ -58,6 +61,7 @@ struct StepSums {
   double loss = 0;  // of the values returned by micro-batches, added by micro-batch index
   std::int64_t num_targets = 0;
   double square_norm = 0;  // of the summed gradient
+  std::vector<double> square_norms;  // by norm group; square_norm is their sum
   std::string
       non_finite;  // the first parameter whose gradient holds Inf or NaN; empty when all are finite
   bool stop = false;    // any rank was asked to stop
