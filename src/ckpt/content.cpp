@@ -4,6 +4,7 @@
 #include "trireme/ckpt/checkpoint.hpp"
 #include "trireme/ckpt/tools.hpp"
 
+#include "ckpt/chunks.hpp"
 #include "ckpt/format.hpp"
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -52,26 +53,6 @@ std::vector<std::size_t> sorted_by_path(const Reader& reader) {
     return reader.tensors()[a].path < reader.tensors()[b].path;
   });
   return order;
-}
-
-std::int64_t elements_of(const TensorSpec& spec) {
-  return static_cast<std::int64_t>(*bytes_of(spec.dtype, spec.shape) / element_bytes(spec.dtype));
-}
-
-// Gives the tensor's bytes in order, some blocks at a time, to `use(first element, bytes)`.
-template <class Use>
-void each_chunk(const Reader& reader, std::size_t tensor, std::vector<std::byte>& buffer, Use use) {
-  const TensorSpec& spec = reader.tensors()[tensor];
-  const auto size = static_cast<std::int64_t>(element_bytes(spec.dtype));
-  const std::int64_t most = static_cast<std::int64_t>(4 * kCrcBlock) / size;
-  const std::int64_t elements = elements_of(spec);
-  buffer.resize(static_cast<std::size_t>(std::min(most, elements) * size));
-  for (std::int64_t begin = 0; begin < elements; begin += most) {
-    const std::int64_t count = std::min(most, elements - begin);
-    const Extent extent{tensor, begin, count, buffer.data()};
-    reader.read({&extent, 1});
-    use(begin, std::span<const std::byte>(buffer).first(static_cast<std::size_t>(count * size)));
-  }
 }
 
 // The order of keys and white space in the text mean nothing.

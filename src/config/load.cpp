@@ -78,9 +78,14 @@ class Loader {
     for (const Field& field : fields()) sources_.emplace(field.path, "default");
   }
 
-  void read_text(std::string_view text, std::string name) {
+  // With `section`, everything outside it is passed over.
+  void read_text(std::string_view text, std::string name, std::string_view section = {}) {
     const Origin origin{std::move(name)};
-    const detail::Tree tree = detail::parse_tree(text);
+    detail::Tree tree = detail::parse_tree(text);
+    if (!section.empty()) {
+      std::erase_if(tree.root.entries,
+                    [&](const Node::Entry& entry) { return entry.key != section; });
+    }
     for (const detail::TreeProblem& problem : tree.problems) {
       problems_.push_back(fmt::format("{}: {}", origin.at(problem.line), problem.text));
     }
@@ -131,6 +136,14 @@ class Loader {
     }
     detail::throw_problems(problems_);
     return {std::move(config_), std::move(sources_)};
+  }
+
+  // Only what concerns the section alone is checked.
+  Config finish_section(const std::string& section) {
+    for (const Field& field : fields()) {
+      if (!field.path.starts_with(section + ".")) unreadable_.emplace(field.path);
+    }
+    return finish().config;
   }
 
  private:
@@ -368,6 +381,12 @@ Loaded load_text(std::string_view yaml, std::string_view name,
   loader.read_text(yaml, detail::shown(name));
   for (const std::string& assignment : assignments) loader.assign(assignment);
   return loader.finish();
+}
+
+Model load_model(std::string_view yaml, std::string_view name) {
+  Loader loader;
+  loader.read_text(yaml, detail::shown(name), "model");
+  return loader.finish_section("model").model;
 }
 
 }  // namespace trireme::config

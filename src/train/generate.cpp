@@ -31,7 +31,7 @@ config::Model stored_model(const ckpt::Reader& reader) {
     throw Error(ErrorKind::kCorrupt,
                 fmt::format("{} holds no configuration", reader.path().string()));
   }
-  return config::load_text(text->second, "extra/config of " + reader.path().string()).config.model;
+  return config::load_model(text->second, "extra/config of " + reader.path().string());
 }
 
 std::shared_ptr<model::LanguageModel> load_model(const ckpt::Reader& reader,

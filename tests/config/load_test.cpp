@@ -337,5 +337,22 @@ TEST_F(ConfigFiles, every_example_loads) {
   EXPECT_GE(count, 3);
 }
 
+TEST(LoadModel, other_sections_are_passed_over) {
+  const Model model = load_model(
+      "model: {type: llama, layers: 3, hidden: 64, heads: 4, context: 16, vocab: 100}\n"
+      "data: {train: [], sequence_length: 999}\n"
+      "of_the_future: {setting: 1}\n",
+      "stored");
+  EXPECT_EQ(model.layers, 3);
+  EXPECT_EQ(model.vocab, 100);
+}
+
+TEST(LoadModel, what_is_wrong_with_the_model_is_said) {
+  for (const char* yaml : {"model: {layers: -1}", "model: {heads: 5, hidden: 64}",
+                           "model: {of_the_future: 1}", "model: 7"}) {
+    EXPECT_THROW(load_model(yaml, "stored"), Error) << yaml;
+  }
+}
+
 }  // namespace
 }  // namespace trireme::config

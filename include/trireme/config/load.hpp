@@ -33,6 +33,10 @@ Loaded load(const std::vector<std::filesystem::path>& files,
 Loaded load_text(std::string_view yaml, std::string_view name,
                  const std::vector<std::string>& assignments = {});
 
+// Returns the model of a configuration that is stored with its weights. The other sections are of
+// the run that it was written for, perhaps by another version, and are passed over.
+Model load_model(std::string_view yaml, std::string_view name);
+
 // Returns what is wrong with a Config however it was made, each as "place: path: problem" (empty =
 // fine): values out of range, combinations that cannot work, and values of the design that this
 // version does not have, each with what to set instead. `sources` may be empty.
