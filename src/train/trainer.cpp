@@ -8,7 +8,7 @@
 #include "trireme/model/language_model.hpp"
 #include "trireme/obs/metrics.hpp"
 #include "trireme/obs/report.hpp"
-#include "trireme/optim/adamw.hpp"
+#include "trireme/optim/optimizer.hpp"
 #include "trireme/optim/schedule.hpp"
 #include "trireme/train/checkpointing.hpp"
 #include "trireme/train/peak.hpp"
@@ -62,6 +62,20 @@ optim::ScheduleOptions schedule_options(const config::Config& config) {
           schedule.min_lr_ratio};
 }
 
+optim::OptimizerOptions optimizer_options(const config::Config& config) {
+  const config::Optimizer& from = config.optimizer;
+  optim::OptimizerOptions options;
+  options.type = from.type;
+  options.lr = from.lr;
+  options.betas = {from.betas[0], from.betas[1]};
+  options.eps = from.eps;
+  options.weight_decay = from.weight_decay;
+  options.decay_all = from.decay_all;
+  options.clip_norm = from.clip_norm;
+  options.seed = config.run.seed;
+  return options;
+}
+
 // The run from the moment that everything is checked: model, engine, data and counters, and what
 // moves them.
 class Run {
@@ -78,8 +92,7 @@ class Run {
   void announce();
   void show_placement();
   double step();
-  void update(const parallel::StepSums& sums, double norm, double mean_scale,
-              obs::StepMetrics& metrics);
+  void update(const parallel::StepSums& sums, double mean_scale, obs::StepMetrics& metrics);
   void note_skip(const parallel::StepSums& sums);
   double evaluate();
   void save();
@@ -94,7 +107,7 @@ class Run {
   RunFolder folder_;
   FileDescriptor lock_;  // root's hold on the folder
   StopRequest stop_;     // from the start, so that an early signal is a stop and not a death
-  optim::AdamWOptions adamw_;
+  std::optional<optim::Optimizer> optimizer_;
   std::optional<optim::Schedule> schedule_;
 
   data::Split data_;
@@ -132,9 +145,7 @@ Run::Run(Context& context, const config::Loaded& loaded, const TrainOptions& opt
 
 // Everything that can be refused, before anything is built or written. The same on every rank.
 void Run::check() {
-  const config::Optimizer& optimizer = config_.optimizer;
-  adamw_ = {optimizer.betas[0], optimizer.betas[1], optimizer.eps, optimizer.weight_decay,
-            optimizer.decay_all};
+  optimizer_.emplace(optimizer_options(config_));
   schedule_.emplace(schedule_options(config_));
   data_ = open_data(config_.data);
   if (config_.model.vocab == 0) {
@@ -183,10 +194,12 @@ void Run::build() {
     model_ = model::make(shape_);
     return model_;
   });
-  engine_.emplace(context_.session(), *model_, *deferred_,
-                  parallel::EngineOptions{config_.parallel.strategy, config_.parallel.units,
-                                          compute_type(config_),
-                                          config_.train.global_batch_size / micro_batch_size});
+  parallel::EngineOptions engine_options{config_.parallel.strategy, config_.parallel.units,
+                                         compute_type(config_),
+                                         config_.train.global_batch_size / micro_batch_size};
+  optimizer_->configure(engine_options);
+  engine_.emplace(context_.session(), *model_, *deferred_, engine_options);
+  optimizer_->attach(*engine_, context_.world());
   flops_per_token_ =
       static_cast<double>(model::flops_per_token(shape_, config_.data.sequence_length));
 }
@@ -296,7 +309,7 @@ double Run::step() {
   const double norm = std::sqrt(sums.square_norm) * mean_scale;
 
   obs::StepMetrics metrics;
-  update(sums, norm, mean_scale, metrics);
+  update(sums, mean_scale, metrics);
   state_.step += 1;
   state_.samples += config_.train.global_batch_size;
   state_.tokens += sums.num_targets;
@@ -321,15 +334,17 @@ double Run::step() {
   return *metrics.loss;
 }
 
-void Run::update(const parallel::StepSums& sums, double norm, double mean_scale,
-                 obs::StepMetrics& metrics) {
+void Run::update(const parallel::StepSums& sums, double mean_scale, obs::StepMetrics& metrics) {
   const auto start = Clock::now();
   // The rate of the k-th update (from 0) is the schedule's value at k, as in torch: a skipped step
   // does not tick.
-  metrics.lr = config_.optimizer.lr * schedule_->factor(state_.updates());
+  const double factor = schedule_->factor(state_.updates());
+  const optim::UpdateStep update{.number = state_.updates() + 1,
+                                 .grad_scale = mean_scale,
+                                 .rate = [factor](double base) { return base * factor; }};
+  metrics.lr = optimizer_->rate(update);
   if (sums.non_finite.empty()) {
-    const double clip = optim::clip_coefficient(norm, config_.optimizer.clip_norm);
-    optim::adamw(*engine_, adamw_, *metrics.lr, state_.updates() + 1, mean_scale * clip);
+    optimizer_->update(*engine_, sums, update);
     skips_in_a_row_ = 0;
   } else {
     note_skip(sums);

@@ -3,7 +3,6 @@
 #include "trireme/parallel/engine.hpp"
 
 #include "trireme/base/error.hpp"
-#include "trireme/optim/adamw.hpp"
 
 #include "comm/session.hpp"
 #include "engine_world.hpp"
@@ -138,7 +137,7 @@ TEST_P(EngineOf, gives_the_numbers_of_plain_autograd) {
     expect_equal(engine, gradient_of(world, engine), expected.gradient);
     if (HasFailure()) break;
 
-    optim::adamw(engine, {}, 1e-2, step, 1.0 / static_cast<double>(sums.num_targets));
+    take_adamw_step(engine, world, {1e-2, step, 1.0 / static_cast<double>(sums.num_targets)});
     engine.publish();
   }
   // No rank's gradients hang about in the module.
@@ -156,7 +155,7 @@ TEST_P(EngineOf, publishes_every_update_to_all) {
       return MicroBatchLoss{engaged.module->loss(step, m), NetworkImpl::kTargets};
     });
     engine.sums();
-    optim::adamw(engine, {}, 1e-2, step, 1e-2);
+    take_adamw_step(engine, world, {1e-2, step, 1e-2});
     engine.publish();
     assign(parameters, master_of(world, engine));
     const at::NoGradGuard no_grad;
@@ -418,7 +417,7 @@ TEST_P(MemoryOf, is_what_the_design_says_and_what_the_system_counts) {
   const auto step = [&] {
     engine.accumulate(Step(1), [&](std::int64_t) { return MicroBatchLoss{engaged.module->loss(), 1}; });
     engine.sums();
-    optim::adamw(engine, {}, 1e-3, 1, 1);
+    take_adamw_step(engine, world, {1e-3, 1, 1});
     engine.publish();
   };
   step();

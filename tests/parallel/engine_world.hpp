@@ -3,6 +3,7 @@
 #pragma once
 
 #include "trireme/comm/session.hpp"
+#include "trireme/optim/optimizer.hpp"
 #include "trireme/parallel/engine.hpp"
 
 #include <gtest/gtest.h>
@@ -157,6 +158,22 @@ inline Values gradient_of(comm::Communicator& world, parallel::Engine& engine) {
     parts.push_back({found->parameter, found->begin + (master - found->master), piece.grad});
   });
   return gathered(world, engine, parts);
+}
+
+struct AdamWStep {
+  double lr;
+  std::int64_t number;
+  double grad_scale;
+};
+
+// For tests that need weights to move, no matter how.
+inline void take_adamw_step(parallel::Engine& engine, comm::Communicator& world,
+                            const AdamWStep& step) {
+  optim::Optimizer optimizer({.lr = step.lr});
+  optimizer.attach(engine, world);
+  parallel::StepSums sums;
+  sums.square_norms = {0};
+  optimizer.update(engine, sums, {.number = step.number, .grad_scale = step.grad_scale});
 }
 
 // Returns the values of a module's parameters, in the engine's order.

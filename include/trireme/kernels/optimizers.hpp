@@ -29,7 +29,7 @@ struct UpdateRange {
   std::span<float> master;
   std::array<void*, 3> moments{};              // as many as the rule keeps
   NumberType moment_type = NumberType::kFp32;  // or kBf16
-  WorkRange work;
+  WorkRange work = {};
   std::uint64_t first_element = 0;  // its number among all elements: keys stochastic rounding
 };
 

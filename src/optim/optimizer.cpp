@@ -1,0 +1,250 @@
+#include "trireme/optim/optimizer.hpp"
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/random.hpp"
+#include "trireme/base/text.hpp"
+#include "trireme/kernels/convert.hpp"
+#include "trireme/kernels/optimizers.hpp"
+
+#include "adafactor.hpp"
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <variant>
+
+namespace trireme::optim {
+
+namespace {
+
+const std::array<std::string, 6> kTypes{"adamw", "adam", "sgd", "adagrad", "lion", "adafactor"};
+
+using Rule =
+    std::variant<kernels::AdamRule, kernels::SgdRule, kernels::AdagradRule, kernels::LionRule>;
+
+kernels::NumberType number_type(at::ScalarType type) {
+  if (type == at::kFloat) return kernels::NumberType::kFp32;
+  return type == at::kBFloat16 ? kernels::NumberType::kBf16 : kernels::NumberType::kFp16;
+}
+
+std::vector<std::string> problems_of(const OptimizerOptions& options) {
+  std::vector<std::string> problems;
+  const auto refuse = [&](bool wrong, std::string text) {
+    if (wrong) problems.push_back(std::move(text));
+  };
+  if (std::ranges::find(kTypes, options.type) == kTypes.end()) {
+    const auto near = nearest(options.type, kTypes);
+    problems.push_back(fmt::format("optimizer.type: unknown type '{}'; {}", options.type,
+                                   near ? fmt::format("did you mean '{}'", *near)
+                                        : fmt::format("there are {}", fmt::join(kTypes, ", "))));
+  }
+  refuse(options.nesterov && (options.momentum == 0 || options.dampening != 0),
+         "optimizer.nesterov: needs momentum above 0 and dampening 0");
+  refuse(options.type == "adafactor" && options.maximize,
+         "optimizer.maximize: Adafactor only minimizes");
+  refuse(options.moments != at::kFloat && options.moments != at::kBFloat16,
+         "precision.moments: moments are fp32 or bf16");
+  const auto fraction = [](double value) { return value >= 0 && value < 1; };
+  refuse(!fraction(options.betas[0]) || !fraction(options.betas[1]),
+         "optimizer.betas: both must be in [0, 1)");
+  refuse(options.adafactor.clip_threshold <= 0, "optimizer.clip_threshold: must be above 0");
+  return problems;
+}
+
+Group base_group(const OptimizerOptions& options) {
+  return {.lr = options.lr,
+          .betas = options.betas,
+          .eps = options.eps,
+          .weight_decay = options.weight_decay,
+          .decay_vectors = options.decay_all,
+          .clip_norm = options.clip_norm};
+}
+
+}  // namespace
+
+double clip_coefficient(double norm, double max_norm) {
+  return max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
+}
+
+struct Optimizer::Impl {
+  explicit Impl(OptimizerOptions given)
+      : options(std::move(given)), groups(base_group(options), options.groups) {
+    const std::vector<std::string> problems = problems_of(options);
+    if (!problems.empty()) {
+      throw Error(ErrorKind::kConfig, fmt::format("{}", fmt::join(problems, "\n")));
+    }
+  }
+
+  bool factors() const { return options.type == "adafactor"; }
+
+  Rule rule(const Group& group, const UpdateStep& step) const {
+    const double rate = step.rate ? step.rate(group.lr) : group.lr;
+    const double beta1 = step.momentum.value_or(group.betas[0]);
+    if (options.type == "sgd") {
+      return kernels::SgdRule{.lr = rate,
+                              .momentum = momentum(step),
+                              .dampening = options.dampening,
+                              .nesterov = options.nesterov,
+                              .step = step.number};
+    }
+    if (options.type == "adagrad") {
+      return kernels::AdagradRule{
+          .lr = rate, .lr_decay = options.lr_decay, .eps = group.eps, .step = step.number};
+    }
+    if (options.type == "lion") {
+      return kernels::LionRule{.lr = rate, .beta1 = beta1, .beta2 = group.betas[1]};
+    }
+    return kernels::AdamRule{.lr = rate,
+                             .beta1 = beta1,
+                             .beta2 = group.betas[1],
+                             .eps = group.eps,
+                             .decoupled = options.type == "adamw",
+                             .amsgrad = options.amsgrad,
+                             .step = step.number};
+  }
+
+  // A schedule moves a momentum that there is; it gives none to an SGD without.
+  double momentum(const UpdateStep& step) const {
+    return options.momentum == 0 ? 0 : step.momentum.value_or(options.momentum);
+  }
+
+  double relative_rate(double base, const UpdateStep& step) const {
+    const auto number = static_cast<double>(step.number);
+    if (!options.adafactor.relative_step) return step.rate ? step.rate(base) : base;
+    const double least = options.adafactor.warmup_init ? 1e-6 * number : 1e-2;
+    return std::min(least, 1.0 / std::sqrt(number)) * (base / options.lr);
+  }
+
+  kernels::GradientTreatment treatment(const Group& group, const parallel::StepSums& sums,
+                                       const UpdateStep& step) const {
+    const auto norm_group = static_cast<std::size_t>(group.norm_group);
+    const double norm = std::sqrt(sums.square_norms.at(norm_group)) * step.grad_scale;
+    const double clip = clip_coefficient(norm, groups.clip_norm(group.norm_group));
+    return {.scale = static_cast<float>(step.grad_scale * clip),
+            .clip_value = static_cast<float>(options.clip_value),
+            .maximize = options.maximize,
+            .rounding = mix(mix(options.seed, stream_key(0, "moments")),
+                            static_cast<std::uint64_t>(step.number))};
+  }
+
+  void update_elements(parallel::Engine& engine, const parallel::StepSums& sums,
+                       const UpdateStep& step) {
+    std::vector<Rule> rules;
+    std::vector<kernels::GradientTreatment> treatments;
+    for (const Group& group : groups.all()) {
+      rules.push_back(rule(group, step));
+      treatments.push_back(treatment(group, sums, step));
+    }
+    engine.for_each_update([&](const parallel::UpdatePiece& piece) {
+      const std::size_t g = group_of.at(piece.parameter);
+      kernels::UpdateRange range{piece.grad, piece.master};
+      std::ranges::copy(piece.moments, range.moments.begin());
+      range.moment_type = number_type(engine.moments());
+      range.work = {piece.work, number_type(engine.compute())};
+      range.first_element = piece.element;
+      std::visit(
+          [&](auto rule) {
+            rule.weight_decay = groups[g].decay_of(piece.slot->shape.size());
+            kernels::update(rule, treatments[g], range);
+          },
+          rules[g]);
+    });
+  }
+
+  void update_factored(parallel::Engine& engine, const parallel::StepSums& sums,
+                       const UpdateStep& step) {
+    std::vector<AdafactorStep> steps;
+    const auto parameters = engine.parameters();
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      const Group& group = groups[group_of.at(p)];
+      steps.push_back({relative_rate(group.lr, step), group.decay_of(parameters[p]->shape.size()),
+                       treatment(group, sums, step)});
+    }
+    adafactor->update(engine, steps, step.number, treatment(groups[0], sums, step).rounding);
+  }
+
+  OptimizerOptions options;
+  Groups groups;
+  std::vector<std::size_t> group_of;  // by parameter
+  std::unique_ptr<Adafactor> adafactor;
+};
+
+Optimizer::Optimizer(OptimizerOptions options)
+    : impl_(std::make_unique<Impl>(std::move(options))) {}
+Optimizer::~Optimizer() = default;
+Optimizer::Optimizer(Optimizer&&) noexcept = default;
+Optimizer& Optimizer::operator=(Optimizer&&) noexcept = default;
+
+std::vector<std::string> Optimizer::moment_names() const {
+  const OptimizerOptions& options = impl_->options;
+  if (options.type == "sgd") {
+    return options.momentum == 0 ? std::vector<std::string>{}
+                                 : std::vector<std::string>{"momentum_buffer"};
+  }
+  if (options.type == "adagrad") return {"sum"};
+  if (options.type == "lion") return {"exp_avg"};
+  if (options.type == "adafactor") {
+    return options.momentum == 0 ? std::vector<std::string>{} : std::vector<std::string>{"exp_avg"};
+  }
+  if (options.amsgrad) return {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
+  return {"exp_avg", "exp_avg_sq"};
+}
+
+void Optimizer::configure(parallel::EngineOptions& options) const {
+  options.num_moments = static_cast<int>(moment_names().size());
+  options.moments = impl_->options.moments;
+  options.num_norm_groups = impl_->groups.num_norm_groups();
+  options.norm_group_of = [impl = impl_.get()](const parallel::Slot& slot) {
+    return impl->groups[impl->groups.find(slot.name)].norm_group;
+  };
+}
+
+void Optimizer::attach(parallel::Engine& engine, comm::Communicator& world) {
+  ensure(engine.num_moments() == static_cast<int>(moment_names().size()),
+         "the engine was not configured for this optimizer");
+  std::vector<NamedShape> trained;
+  impl_->group_of.clear();
+  for (const parallel::Slot* slot : engine.parameters()) {
+    impl_->group_of.push_back(impl_->groups.find(slot->name));
+    if (slot->trains) trained.push_back({slot->name, slot->shape});
+  }
+  impl_->groups.require_effect(trained);
+  const OptimizerOptions& options = impl_->options;
+  if (impl_->factors()) {
+    impl_->adafactor =
+        std::make_unique<Adafactor>(options.adafactor, options.momentum, engine, world);
+  }
+  if (options.type != "adagrad" || options.initial_accumulator == 0) return;
+  const auto initial = static_cast<float>(options.initial_accumulator);
+  for (const parallel::StatePiece& piece : engine.state(/*owned=*/false)) {
+    const auto count = static_cast<std::size_t>(piece.count);
+    const std::vector<float> values(count, initial);
+    if (engine.moments() == at::kFloat) {
+      std::ranges::copy(values, reinterpret_cast<float*>(piece.moments[0]));
+    } else {
+      kernels::narrow_bf16(values, {reinterpret_cast<kernels::Half*>(piece.moments[0]), count});
+    }
+  }
+}
+
+void Optimizer::update(parallel::Engine& engine, const parallel::StepSums& sums,
+                       const UpdateStep& step) {
+  if (impl_->factors()) {
+    impl_->update_factored(engine, sums, step);
+  } else {
+    impl_->update_elements(engine, sums, step);
+  }
+}
+
+double Optimizer::rate(const UpdateStep& step) const {
+  const double base = impl_->options.lr;
+  if (impl_->factors()) return impl_->relative_rate(base, step);
+  return step.rate ? step.rate(base) : base;
+}
+
+std::vector<ExtraTensor> Optimizer::extra_state() {
+  return impl_->adafactor ? impl_->adafactor->extra_state() : std::vector<ExtraTensor>{};
+}
+
+}  // namespace trireme::optim
