@@ -59,7 +59,7 @@ optim::ScheduleOptions schedule_options(const config::Config& config) {
   const config::Schedule& schedule = config.schedule;
   return {schedule.type, schedule.warmup_steps,
           schedule.total_steps > 0 ? schedule.total_steps : config.train.max_steps,
-          schedule.min_lr_ratio};
+          schedule.min_lr_ratio, config.optimizer.lr};
 }
 
 optim::OptimizerOptions optimizer_options(const config::Config& config) {
@@ -338,10 +338,11 @@ void Run::update(const parallel::StepSums& sums, double mean_scale, obs::StepMet
   const auto start = Clock::now();
   // The rate of the k-th update (from 0) is the schedule's value at k, as in torch: a skipped step
   // does not tick.
-  const double factor = schedule_->factor(state_.updates());
-  const optim::UpdateStep update{.number = state_.updates() + 1,
-                                 .grad_scale = mean_scale,
-                                 .rate = [factor](double base) { return base * factor; }};
+  const std::int64_t done = state_.updates();
+  const optim::UpdateStep update{
+      .number = done + 1, .grad_scale = mean_scale, .rate = [this, done](double base) {
+        return schedule_->rate(base, done);
+      }};
   metrics.lr = optimizer_->rate(update);
   if (sums.non_finite.empty()) {
     optimizer_->update(*engine_, sums, update);
