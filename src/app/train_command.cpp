@@ -1,7 +1,7 @@
 #include "trireme/train/trainer.hpp"
 
 #include "commands.hpp"
-#include "report_error.hpp"
+#include "run_in_context.hpp"
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -34,24 +34,6 @@ int run(Context& context, const Arguments& arguments) {
   return result.preempted ? kExitPreempted : 0;
 }
 
-// A failure that all ranks share ends each in order; any other ends the job at once, with its
-// message.
-int run_and_report(int& argc, char**& argv, const Arguments& arguments) {
-  Context context(argc, argv);
-  try {
-    return run(context, arguments);
-  } catch (const std::exception& exception) {
-    Error error = as_error(exception);
-    if (error.rank < 0 && !error.everywhere)
-      error.rank = static_cast<long>(context.world().rank().value);
-    if (!error.everywhere || context.world().is_root()) print_error(error);
-    context.log().record(obs::Level::kError, error.report());
-    context.log().flush();
-    if (!error.everywhere) context.session().abort(exit_code(error.kind));
-    return exit_code(error.kind);
-  }
-}
-
 }  // namespace
 
 void add_train(Program program) {
@@ -74,7 +56,8 @@ void add_train(Program program) {
   command->footer("Settings, with default and help: trireme config fields");
   command->callback([program, arguments] {
     program.action = [program, arguments] {
-      return run_and_report(program.argc, program.argv, *arguments);
+      return run_in_context(program.argc, program.argv,
+                            [&](Context& context) { return run(context, *arguments); });
     };
   });
 }

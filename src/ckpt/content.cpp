@@ -55,6 +55,24 @@ std::vector<std::size_t> sorted_by_path(const Reader& reader) {
   return order;
 }
 
+// How far a pass over all tensors is.
+class Meter {
+ public:
+  Meter(const Reader& reader, const Progress& progress) : progress_(progress) {
+    for (const TensorSpec& spec : reader.tensors()) all_ += *bytes_of(spec.dtype, spec.shape);
+  }
+  void add(std::uint64_t bytes) {
+    done_ += bytes;
+    if (progress_)
+      progress_(Bytes(static_cast<std::int64_t>(done_)), Bytes(static_cast<std::int64_t>(all_)));
+  }
+
+ private:
+  const Progress& progress_;
+  std::uint64_t done_ = 0;
+  std::uint64_t all_ = 0;
+};
+
 // The order of keys and white space in the text mean nothing.
 std::string canonical(const std::string& text) {
   const auto json = nlohmann::json::parse(text, nullptr, false);
@@ -156,8 +174,9 @@ std::string text_difference(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-std::string content_hash(const std::filesystem::path& checkpoint) {
+std::string content_hash(const std::filesystem::path& checkpoint, const Progress& progress) {
   const Reader reader(checkpoint);
+  Meter meter(reader, progress);
   Digest digest;
   digest.add("trireme content 1");
   digest.add(static_cast<std::uint64_t>(reader.step().value));
@@ -168,16 +187,20 @@ std::string content_hash(const std::filesystem::path& checkpoint) {
     digest.add(name_of(spec.dtype));
     digest.add(spec.shape.size());
     for (const std::int64_t dim : spec.shape) digest.add(static_cast<std::uint64_t>(dim));
-    each_chunk(reader, tensor, buffer,
-               [&](std::int64_t, std::span<const std::byte> bytes) { digest.add(bytes); });
+    each_chunk(reader, tensor, buffer, [&](std::int64_t, std::span<const std::byte> bytes) {
+      digest.add(bytes);
+      meter.add(bytes.size());
+    });
   }
   digest.add(text_of(reader, kTraining));
   return digest.hex();
 }
 
-std::vector<Difference> compare(const std::filesystem::path& a, const std::filesystem::path& b) {
+std::vector<Difference> compare(const std::filesystem::path& a, const std::filesystem::path& b,
+                                const Progress& progress) {
   const Reader one(a);
   const Reader two(b);
+  Meter meter(one, progress);
   std::vector<Difference> differences;
   if (one.step() != two.step()) {
     differences.push_back({"step", fmt::format("{} and {}", one.step().value, two.step().value)});
@@ -187,6 +210,7 @@ std::vector<Difference> compare(const std::filesystem::path& a, const std::files
     const auto other = two.find(path);
     std::string what = other ? tensor_difference(one, tensor, two, *other) : "only in A";
     if (!what.empty()) differences.push_back({path, std::move(what)});
+    meter.add(*bytes_of(one.tensors()[tensor].dtype, one.tensors()[tensor].shape));
   }
   for (const std::size_t tensor : sorted_by_path(two)) {
     const std::string& path = two.tensors()[tensor].path;

@@ -52,33 +52,12 @@ void as_io_errors(Action action) {
   }
 }
 
-// Renamed first, so that a half-deleted checkpoint never stands under a checkpoint's name.
-void discard(const Io& io, const fs::path& path) {
-  const fs::path trash =
-      path.parent_path() / fmt::format(".trash-{}-{}", random_id(), path.filename().string());
-  io.rename("discard", path, trash);
-  as_io_errors([&] { fs::remove_all(trash); });
-}
-
 // For remains that the next save looks for anyway.
 void try_to_discard(const Io& io, const fs::path& path) noexcept {
   try {
     discard(io, path);
   } catch (const std::exception&) {
   }
-}
-
-FileDescriptor lock_folder(const fs::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) throw_errno("open", path.string());
-  FileDescriptor folder(fd);
-  // Where the file system has no locks, a dead writer cannot be told from a live one and counts as
-  // dead.
-  if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    throw Error(ErrorKind::kEnvironment, fmt::format("another job is writing {}", path.string()),
-                "let one job at a time save into a run's folder, or give this run another name");
-  }
-  return folder;
 }
 
 void discard_remains(const Io& io, const fs::path& folder) {
@@ -93,6 +72,30 @@ void discard_remains(const Io& io, const fs::path& folder) {
 }
 
 }  // namespace
+
+void discard(const Io& io, const fs::path& path) {
+  const fs::path trash =
+      path.parent_path() / fmt::format(".trash-{}-{}", random_id(), path.filename().string());
+  io.rename("discard", path, trash);
+  as_io_errors([&] { fs::remove_all(trash); });
+}
+
+bool is_remains(std::string_view name) {
+  return is_trash(name) || base_of(name, ".tmp-") || base_of(name, ".old-");
+}
+
+FileDescriptor lock_folder(const fs::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) throw_errno("open", path.string());
+  FileDescriptor folder(fd);
+  // Where the file system has no locks, a dead writer cannot be told from a live one and counts as
+  // dead.
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    throw Error(ErrorKind::kEnvironment, fmt::format("another job is writing {}", path.string()),
+                "let one job at a time save into a run's folder, or give this run another name");
+  }
+  return folder;
+}
 
 Draft::Draft(const Io& io, const fs::path& folder, Step step)
     : io_(io), folder_(folder), id_(random_id()), final_path_(folder / step_folder(step)) {

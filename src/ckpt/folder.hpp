@@ -14,6 +14,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace trireme::ckpt {
@@ -55,6 +56,16 @@ void recover(const std::filesystem::path& folder) noexcept;
 // `newest` always stays. Returns what could not be removed. keep 0 keeps all.
 std::vector<std::string> prune(const Io& io, const std::filesystem::path& folder, int keep,
                                const std::filesystem::path& newest);
+
+// Removes a checkpoint or what is left of one: renamed first, so that a half-deleted one never
+// stands under a checkpoint's name.
+void discard(const Io& io, const std::filesystem::path& path);
+
+// Whether `name` is that of something that a job which died left in a folder for checkpoints.
+bool is_remains(std::string_view name);
+
+// Takes what a job holds while it writes `path`. Throws Environment when it is held.
+FileDescriptor lock_folder(const std::filesystem::path& path);
 
 // Whether the manifest is there and checks.
 bool is_complete(const std::filesystem::path& checkpoint);

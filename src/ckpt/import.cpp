@@ -3,6 +3,7 @@
 #include "trireme/ckpt/hugging_face.hpp"
 #include "trireme/config/load.hpp"
 
+#include "ckpt/copies.hpp"
 #include "ckpt/format.hpp"
 #include "ckpt/import_texts.hpp"
 #include "ckpt/io.hpp"
@@ -23,13 +24,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kMostTextBytes = 256 * 1024 * 1024;
 constexpr std::int64_t kPiece = 1024 * 1024;  // elements in memory at a time
-
-std::pair<fs::path, Step> target(const fs::path& to) {
-  const fs::path path = fs::absolute(to).lexically_normal();
-  const fs::path named = path.has_filename() ? path : path.parent_path();
-  if (const auto step = step_of(named.filename().string())) return {named.parent_path(), *step};
-  return {named, Step(0)};
-}
 
 std::map<std::string, std::string> texts_of(const PretrainedFolder& source) {
   config::Config config;
@@ -112,7 +106,7 @@ class Share {
 
 fs::path import_hugging_face(comm::Communicator& comm, const fs::path& from, const fs::path& to,
                              const Progress& progress) {
-  const auto [folder, step] = target(to);
+  const auto [folder, step] = target_of(to, Step(0));
   std::optional<PretrainedFolder> source;
   comm.agree("import open", [&] {
     source.emplace(from);

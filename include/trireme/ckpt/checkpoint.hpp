@@ -101,12 +101,29 @@ std::filesystem::path save(comm::Communicator& comm, const Snapshot& snapshot,
 // first, complete or not.
 std::vector<std::filesystem::path> list(const std::filesystem::path& folder);
 
+// One place of a checkpoint that is not as it was written.
+struct Damage {
+  std::string file;
+  std::string dataset;       // empty: what HDF5 keeps about the file, or the file as a whole
+  std::uint64_t block = 0;   // of the dataset, or of HDF5's part
+  std::uint64_t offset = 0;  // of the block in the file
+  std::uint64_t bytes = 0;   // of the block; 0 when there is no block to speak of
+  std::string what;          // the sentence for a person, with all of this
+};
+using DamageSink = std::function<void(const Damage&)>;
+
+// Told now and then how many of all bytes are done.
+using Progress = std::function<void(Bytes done, Bytes all)>;
+
 // A checkpoint open for reading. Opening checks the manifest (its own CRC, format version, file
 // sizes).
 class Reader {
  public:
   // Throws Corrupt naming the file, or Io.
   explicit Reader(std::filesystem::path checkpoint);
+  // Opens a checkpoint whose manifest checks, whatever is wrong with its file, and tells that to
+  // `found`; texts that cannot be trusted are left out. For tools that save what can be saved.
+  Reader(std::filesystem::path checkpoint, const DamageSink& found);
   ~Reader();
   Reader(Reader&&) noexcept;
   Reader& operator=(Reader&&) noexcept;
@@ -118,6 +135,7 @@ class Reader {
   const std::filesystem::path& path() const;
   const std::vector<TensorSpec>& tensors() const;
   const std::map<std::string, std::string>& extra() const;
+  std::vector<std::string> text_names() const;  // of extra(), those that are damaged included
   std::optional<std::size_t> find(std::string_view tensor_path) const;
 
   // Fills the extents (indices into tensors()), checking the CRC of every block touched; throws
@@ -127,6 +145,8 @@ class Reader {
 
   // Reads and checks every block of every tensor; throws Corrupt at the first damaged one.
   void verify() const;
+  // Reads every block, tells every damage to `found` and goes on; unreadable ones are damage too.
+  void verify(const DamageSink& found, const Progress& progress = {}) const;
 
  private:
   struct Impl;

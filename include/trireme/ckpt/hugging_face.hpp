@@ -19,9 +19,6 @@
 
 namespace trireme::ckpt {
 
-// Told now and then how many of all bytes are done.
-using Progress = std::function<void(Bytes done, Bytes all)>;
-
 struct Parameter {
   std::string name;
   std::vector<std::int64_t> shape;
