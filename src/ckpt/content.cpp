@@ -11,6 +11,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -85,6 +86,12 @@ std::string text_of(const Reader& reader, std::string_view name) {
   return found == reader.extra().end() ? std::string() : canonical(found->second);
 }
 
+// The upper half of a float.
+struct BFloat16 {
+  std::uint16_t bits = 0;
+  explicit operator double() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+};
+
 struct Tally {
   std::int64_t differing = 0;
   std::int64_t first = -1;
@@ -124,6 +131,8 @@ void tally_as(DType dtype, std::span<const std::byte> a, std::span<const std::by
       return tally<std::int64_t>(a, b, begin, result);
     case DType::kUInt8:
       return tally<std::uint8_t>(a, b, begin, result);
+    case DType::kBFloat16:
+      return tally<BFloat16>(a, b, begin, result);
   }
 }
 

@@ -13,10 +13,11 @@ namespace trireme::ckpt {
 
 namespace {
 
-constexpr std::array<std::pair<DType, std::string_view>, 4> kNames{{{DType::kFloat32, "F32"},
+constexpr std::array<std::pair<DType, std::string_view>, 5> kNames{{{DType::kFloat32, "F32"},
                                                                     {DType::kFloat64, "F64"},
                                                                     {DType::kInt64, "I64"},
-                                                                    {DType::kUInt8, "U8"}}};
+                                                                    {DType::kUInt8, "U8"},
+                                                                    {DType::kBFloat16, "BF16"}}};
 
 // Returns the length of the UTF-8 sequence at the start of `text`, or 0 when it is none.
 std::size_t utf8_sequence(std::string_view text) {
@@ -62,6 +63,8 @@ std::uint64_t element_bytes(DType dtype) {
       return 8;
     case DType::kUInt8:
       return 1;
+    case DType::kBFloat16:
+      return 2;
   }
   return 1;
 }

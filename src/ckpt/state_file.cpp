@@ -18,18 +18,32 @@ namespace trireme::ckpt {
 
 namespace {
 
-hid_t stored_type(DType dtype) {
+// HDF5 has no bfloat16, but it knows floats by their fields: h5py reads this one as float32.
+h5::DataType bfloat16() {
+  h5::DataType type(h5::check_id(H5Tcopy(H5T_IEEE_F32LE), "H5Tcopy", "bfloat16"));
+  h5::check(H5Tset_fields(type.get(), 15, 7, 8, 0, 7), "H5Tset_fields", "bfloat16");
+  h5::check(H5Tset_size(type.get(), 2), "H5Tset_size", "bfloat16");
+  h5::check(H5Tset_ebias(type.get(), 127), "H5Tset_ebias", "bfloat16");
+  return type;
+}
+
+h5::DataType stored_type(DType dtype) {
+  const auto copy = [](hid_t known) {
+    return h5::DataType(h5::check_id(H5Tcopy(known), "H5Tcopy", "a stored type"));
+  };
   switch (dtype) {
     case DType::kFloat32:
-      return H5T_IEEE_F32LE;
+      return copy(H5T_IEEE_F32LE);
     case DType::kFloat64:
-      return H5T_IEEE_F64LE;
+      return copy(H5T_IEEE_F64LE);
     case DType::kInt64:
-      return H5T_STD_I64LE;
+      return copy(H5T_STD_I64LE);
     case DType::kUInt8:
-      return H5T_STD_U8LE;
+      return copy(H5T_STD_U8LE);
+    case DType::kBFloat16:
+      return bfloat16();
   }
-  return H5I_INVALID_HID;
+  return {};
 }
 
 h5::Properties properties(hid_t of_class) {
@@ -91,7 +105,8 @@ class Creator {
     const h5::Properties late = dataset_properties(H5D_ALLOC_TIME_LATE);
     for (const TensorSpec& spec : tensors) {
       make_groups(spec.path);
-      create_dataset(spec.path, stored_type(spec.dtype), space_of(spec.shape, spec.path), late);
+      create_dataset(spec.path, stored_type(spec.dtype).get(), space_of(spec.shape, spec.path),
+                     late);
     }
     for (const auto& [name, text] : texts) write_text(name, text);
     h5::close(std::move(file_), name_);
@@ -166,8 +181,8 @@ class Creator {
                 "H5Sselect_hyperslab", spec.path);
     }
     const std::array<std::uint64_t, 1> zero{};
-    h5::check(H5Dwrite(dataset.get(), stored_type(spec.dtype), one.get(), space.get(), H5P_DEFAULT,
-                       zero.data()),
+    h5::check(H5Dwrite(dataset.get(), stored_type(spec.dtype).get(), one.get(), space.get(),
+                       H5P_DEFAULT, zero.data()),
               "H5Dwrite", spec.path);
     const haddr_t offset = H5Dget_offset(dataset.get());
     ensure(offset != HADDR_UNDEF, fmt::format("{} has a place in {}", spec.path, name_));

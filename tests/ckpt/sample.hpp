@@ -32,6 +32,7 @@ inline std::vector<TensorSpec> sample_specs() {
           {"/optimizer/exp_avg/h.0.weight", DType::kFloat32, {257, 1031}},
           {"/optimizer/step", DType::kInt64, {}},
           {"/rng/state", DType::kUInt8, {5003}},
+          {"/optimizer/exp_avg/h.1.weight", DType::kBFloat16, {33, 1031}},
           {"/big", DType::kFloat64, {300007}}};
 }
 

@@ -19,7 +19,7 @@
 
 namespace trireme::ckpt {
 
-enum class DType { kFloat32, kFloat64, kInt64, kUInt8 };
+enum class DType { kFloat32, kFloat64, kInt64, kUInt8, kBFloat16 };
 
 // One dataset of state.h5, e.g. path "/model/h.0.attn.weight" or
 // "/optimizer/exp_avg/h.0.attn.weight". The list of specs is the same on every rank.
