@@ -215,6 +215,17 @@ trireme_find_config(CLI11 CLI11 TARGETS CLI11::CLI11 NEED required PACKAGE libcl
 trireme_find_plain(hwloc HEADER hwloc.h LIBRARY hwloc PKGCONFIG hwloc NEED required PACKAGE libhwloc-dev)
 trireme_find_plain(xxhash HEADER xxhash.h LIBRARY xxhash PKGCONFIG libxxhash NEED required PACKAGE libxxhash-dev)
 
+# ---- io_uring ------------------------------------------------------------------------------------------------------
+# Offload to disk uses it where the kernel has it too, else threads that read and write. AUTO: where liburing is found.
+if(NOT DEFINED TRIREME_WITH_IO_URING)
+  set(TRIREME_WITH_IO_URING AUTO)
+endif()
+if(TRIREME_WITH_IO_URING STREQUAL "AUTO")
+  trireme_find_plain(uring HEADER liburing.h LIBRARY uring PKGCONFIG liburing NEED optional PACKAGE liburing-dev)
+elseif(TRIREME_WITH_IO_URING)
+  trireme_find_plain(uring HEADER liburing.h LIBRARY uring PKGCONFIG liburing NEED required PACKAGE liburing-dev)
+endif()
+
 # ---- threads, dlopen -----------------------------------------------------------------------------------------------
 find_package(Threads QUIET)
 trireme_wrap(threads Threads::Threads)

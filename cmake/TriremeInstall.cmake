@@ -25,6 +25,10 @@ function(trireme_install)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   install(DIRECTORY "${PROJECT_BINARY_DIR}/generated/include/" DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
+  set(TRIREME_HAS_IO_URING OFF)
+  if(TARGET trireme_dep::uring)
+    set(TRIREME_HAS_IO_URING ON)
+  endif()
   configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/trireme-config.cmake.in"
     "${PROJECT_BINARY_DIR}/generated/trireme-config.cmake" INSTALL_DESTINATION ${package})
   write_basic_package_version_file("${PROJECT_BINARY_DIR}/generated/trireme-config-version.cmake"

@@ -94,8 +94,13 @@ class TierFile {
 
  private:
   friend class TierRing;
+  // Waits until nothing is in flight and forgets how it ended; false when the disk does not answer.
+  bool settle() noexcept;
+  // Takes over memory that a disk without an answer may still use.
+  void keep(HostBuffer memory);
+
   struct Impl;
-  std::shared_ptr<Impl> impl_;  // shared with threads that a dead disk may hold for ever
+  std::unique_ptr<Impl> impl_;
 };
 
 struct StreamOptions {
