@@ -34,6 +34,11 @@ void Io::before(std::string_view call, const std::filesystem::path& path) const 
   if (errno > 0) throw_errno(call, path.string());
 }
 
+bool Io::fails(std::string_view call) const {
+  errno = ask(call, false);
+  return errno > 0;
+}
+
 void Io::make_folder(const std::filesystem::path& path) const {
   around("make-folder", path, [&] {
     if (::mkdir(path.c_str(), 0777) != 0) throw_errno("mkdir", path.string());
@@ -41,9 +46,8 @@ void Io::make_folder(const std::filesystem::path& path) const {
 }
 
 int Io::try_open(std::string_view call, const std::filesystem::path& path, int flags) const {
-  const int fault = ask(call, false);
-  if (fault > 0) return -fault;
-  const int fd = without_interrupts([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
+  const int fd = without_interrupts(
+      [&] { return fails(call) ? -1 : ::open(path.c_str(), flags | O_CLOEXEC, 0666); });
   if (fd < 0) return -errno;
   after(call);
   return fd;
@@ -118,9 +122,7 @@ void Io::write(std::string_view call, int fd, std::span<const std::byte> bytes,
 }
 
 bool Io::sync(std::string_view call, int fd, const std::filesystem::path& path) const {
-  const int fault = ask(call, false);
-  errno = fault;
-  const int status = fault > 0 ? -1 : without_interrupts([&] { return ::fsync(fd); });
+  const int status = without_interrupts([&] { return fails(call) ? -1 : ::fsync(fd); });
   if (status != 0 && unsupported(errno)) return false;
   // Never again after a failure: the kernel may have dropped the dirty pages, and a second fsync
   // would succeed.

@@ -60,6 +60,7 @@ class Io {
   int ask(std::string_view call, bool done) const { return hook_ ? hook_(call, done) : 0; }
   void before(std::string_view call, const std::filesystem::path& path) const;
   void after(std::string_view call) const { ask(call, true); }
+  bool fails(std::string_view call) const;  // with errno set
   int try_open(std::string_view call, const std::filesystem::path& path,
                int flags) const;  // -errno on failure
   std::ptrdiff_t write_once(std::string_view call, int fd, std::span<const std::byte> bytes,

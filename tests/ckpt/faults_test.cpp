@@ -147,6 +147,19 @@ TEST(Failure, interrupted_and_short_writes_are_finished) {
   }
 }
 
+TEST(Failure, a_call_that_a_signal_interrupts_is_made_again) {
+  const TempDir folder;
+  for (const std::string_view name : {"open", "write", "fsync", "write-manifest", "fsync-manifest",
+                                      "fsync-folder", "fsync-parent"}) {
+    std::atomic<int> interrupted = 0;
+    save_lone(folder.path(), 7, 3, [&](std::string_view call, bool done) {
+      return !done && call == name && interrupted++ % 3 != 2 ? EINTR : 0;
+    });
+    EXPECT_GE(interrupted, 3) << name;
+    EXPECT_EQ(load_lone(folder.path(), {3}).step, Step(7));
+  }
+}
+
 TEST(Failure, file_systems_without_direct_writes_or_fsync_are_used_and_said) {
   const TempDir folder;
   const auto result = save_lone(folder.path(), 1, 1, [&](std::string_view call, bool done) {
