@@ -5,8 +5,12 @@
 
 #include "values.hpp"
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
 
 namespace trireme::config {
 
@@ -106,6 +110,148 @@ std::string betas_problem(const Config& c) {
   return fmt::format("needs two numbers such as [0.9, 0.95], has {}", c.optimizer.betas.size());
 }
 
+// Of settings that only some optimizers look at, those that were changed for another.
+std::string optimizer_problem(const Config& c) {
+  struct Own {
+    const char* key;
+    bool changed;
+    std::vector<std::string_view> types;
+  };
+  const Optimizer& o = c.optimizer;
+  const Optimizer& d = defaults().optimizer;
+  const Own all[] = {
+      {"betas", o.betas != d.betas, {"adamw", "adam", "lion"}},
+      {"eps", o.eps != d.eps, {"adamw", "adam", "adagrad"}},
+      {"amsgrad", o.amsgrad != d.amsgrad, {"adamw", "adam"}},
+      {"momentum", o.momentum != d.momentum, {"sgd", "adafactor"}},
+      {"dampening", o.dampening != d.dampening, {"sgd"}},
+      {"nesterov", o.nesterov != d.nesterov, {"sgd"}},
+      {"lr_decay", o.lr_decay != d.lr_decay, {"adagrad"}},
+      {"initial_accumulator", o.initial_accumulator != d.initial_accumulator, {"adagrad"}},
+      {"adafactor_eps", o.adafactor_eps != d.adafactor_eps, {"adafactor"}},
+      {"clip_threshold", o.clip_threshold != d.clip_threshold, {"adafactor"}},
+      {"decay_rate", o.decay_rate != d.decay_rate, {"adafactor"}},
+      {"scale_parameter", o.scale_parameter != d.scale_parameter, {"adafactor"}},
+      {"relative_step", o.relative_step != d.relative_step, {"adafactor"}},
+      {"warmup_init", o.warmup_init != d.warmup_init, {"adafactor"}},
+  };
+  std::vector<std::string> idle;
+  for (const Own& own : all) {
+    const bool used = std::ranges::find(own.types, std::string_view(o.type)) != own.types.end();
+    if (own.changed && !used) idle.emplace_back(own.key);
+  }
+  if (idle.empty()) return {};
+  return fmt::format("{} does not use optimizer.{}, which would have no effect; remove {}", o.type,
+                     fmt::join(idle, ", optimizer."), idle.size() == 1 ? "it" : "them");
+}
+
+std::string nesterov_problem(const Config& c) {
+  if (!c.optimizer.nesterov || (c.optimizer.momentum > 0 && c.optimizer.dampening == 0)) return {};
+  return "needs optimizer.momentum above 0 and optimizer.dampening 0";
+}
+
+std::string dampening_problem(const Config& c) {
+  if (c.optimizer.dampening == 0 || c.optimizer.momentum > 0) return {};
+  return "has no effect without optimizer.momentum";
+}
+
+std::string maximize_problem(const Config& c) {
+  if (!c.optimizer.maximize || c.optimizer.type != "adafactor") return {};
+  return "adafactor only minimizes; set false";
+}
+
+std::string warmup_init_problem(const Config& c) {
+  if (!c.optimizer.warmup_init || c.optimizer.relative_step) return {};
+  return "has no effect without optimizer.relative_step: true";
+}
+
+std::string relative_step_problem(const Config& c) {
+  if (!c.optimizer.relative_step) return {};
+  if (c.optimizer.lr == defaults().optimizer.lr && c.schedule.type == "constant" &&
+      c.schedule.warmup_steps == 0)
+    return {};
+  return "takes the rate from the number of the update alone: leave optimizer.lr out, and set "
+         "schedule: {type: constant, warmup_steps: 0}";
+}
+
+std::string adafactor_eps_problem(const Config& c) {
+  if (c.optimizer.adafactor_eps.size() == 2) return {};
+  return fmt::format("needs two numbers such as [1e-30, 1e-3], has {}",
+                     c.optimizer.adafactor_eps.size());
+}
+
+std::string groups_problem(const Config& c) {
+  for (std::size_t i = 0; i < c.optimizer.groups.size(); ++i) {
+    const std::size_t betas = c.optimizer.groups[i].betas.size();
+    if (betas != 0 && betas != 2)
+      return fmt::format("entry {}: betas needs two numbers, has {}", i, betas);
+  }
+  return {};
+}
+
+bool follows_metric(const Config& c) {
+  return c.schedule.type == "reduce_lr_on_plateau" || c.schedule.type == "greedy";
+}
+
+std::string metric_problem(const Config& c) {
+  if (!follows_metric(c) || c.train.eval_every > 0) return {};
+  return fmt::format("{} follows the evaluation loss; set train.eval_every above 0",
+                     c.schedule.type);
+}
+
+// Types by themselves: what they look at.
+std::string idle_schedule_problem(const Config& c) {
+  const auto is = [&](std::initializer_list<std::string_view> types) {
+    return std::ranges::find(types, std::string_view(c.schedule.type)) != types.end();
+  };
+  const Schedule& d = defaults().schedule;
+  if (c.schedule.warmup_steps != d.warmup_steps && c.schedule.warmup_steps != 0 &&
+      (follows_metric(c) || is({"one_cycle", "OneCycle", "LRRangeTest"})))
+    return fmt::format("{} has no warm-up by schedule.warmup_steps; remove that", c.schedule.type);
+  if (c.schedule.hold != d.hold &&
+      !is({"cosine", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "one_cycle"}))
+    return fmt::format("schedule.hold has no effect with {}; remove it", c.schedule.type);
+  return {};
+}
+
+std::string loss_scale_problem(const Config& c) {
+  const std::string& text = c.precision.loss_scale;
+  if (text != "dynamic") {
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc{} || end != text.data() + text.size() || !(value > 0) ||
+        !std::isfinite(value))
+      return fmt::format("'{}' is neither dynamic nor a number above 0", text);
+  }
+  const Precision& d = defaults().precision;
+  if (c.precision.compute == "fp16" || text == d.loss_scale) return {};
+  return fmt::format("only fp16 needs a loss scale; remove it, or set precision.compute: fp16");
+}
+
+std::string dynamic_scale_problem(const Config& c) {
+  const Precision& p = c.precision;
+  const Precision& d = defaults().precision;
+  const bool changed = p.initial_scale != d.initial_scale || p.growth_factor != d.growth_factor ||
+                       p.backoff_factor != d.backoff_factor ||
+                       p.growth_interval != d.growth_interval || p.hysteresis != d.hysteresis;
+  if (changed && (p.compute != "fp16" || p.loss_scale != "dynamic"))
+    return "settings of the dynamic loss scale have no effect here; they need precision: "
+           "{compute: fp16, loss_scale: dynamic}";
+  if (p.hysteresis > 1 &&
+      (p.growth_factor != d.growth_factor || p.backoff_factor != d.backoff_factor))
+    return "with hysteresis the rule is DeepSpeed's, which always doubles and halves; leave "
+           "growth_factor and backoff_factor out";
+  return {};
+}
+
+std::string moments_problem(const Config& c) {
+  const bool none =
+      c.optimizer.momentum == 0 && (c.optimizer.type == "sgd" || c.optimizer.type == "adafactor");
+  if (c.precision.moments == defaults().precision.moments || !none) return {};
+  return fmt::format("{} without optimizer.momentum keeps no moments of that size; remove it",
+                     c.optimizer.type);
+}
+
 std::string warmup_problem(const Config& c) {
   if (c.schedule.warmup_steps <= horizon(c)) return {};
   const bool own = c.schedule.total_steps > 0;
@@ -115,10 +261,14 @@ std::string warmup_problem(const Config& c) {
 }
 
 std::string min_lr_problem(const Config& c) {
-  if (c.schedule.type != "constant" || c.schedule.min_lr_ratio == defaults().schedule.min_lr_ratio)
+  constexpr std::array<std::string_view, 5> kUse{
+      "linear", "cosine", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay"};
+  if (c.schedule.min_lr_ratio == defaults().schedule.min_lr_ratio ||
+      std::ranges::find(kUse, std::string_view(c.schedule.type)) != kUse.end())
     return {};
-  return "has no effect with schedule.type: constant; remove it, or set schedule.type: linear or "
-         "cosine";
+  return fmt::format(
+      "has no effect with schedule.type: {}; remove it, or set schedule.type: linear or cosine",
+      c.schedule.type);
 }
 
 std::string shard_size_problem(const Config& c) {
@@ -156,6 +306,23 @@ const std::vector<Rule>& rules() {
       {{"data.sequence_length", "model.context"}, sequence_problem},
       {{"train.global_batch_size", "train.micro_batch_size"}, batch_problem},
       {{"optimizer.betas"}, betas_problem},
+      {{"optimizer.type"}, optimizer_problem},
+      {{"optimizer.nesterov", "optimizer.momentum", "optimizer.dampening"}, nesterov_problem},
+      {{"optimizer.dampening", "optimizer.momentum"}, dampening_problem},
+      {{"optimizer.maximize", "optimizer.type"}, maximize_problem},
+      {{"optimizer.warmup_init", "optimizer.relative_step"}, warmup_init_problem},
+      {{"optimizer.relative_step", "optimizer.lr", "schedule.type", "schedule.warmup_steps"},
+       relative_step_problem},
+      {{"optimizer.adafactor_eps"}, adafactor_eps_problem},
+      {{"optimizer.groups"}, groups_problem},
+      {{"schedule.type", "train.eval_every"}, metric_problem},
+      {{"schedule.type", "schedule.warmup_steps", "schedule.hold"}, idle_schedule_problem},
+      {{"precision.moments", "optimizer.type", "optimizer.momentum"}, moments_problem},
+      {{"precision.loss_scale", "precision.compute"}, loss_scale_problem},
+      {{"precision.initial_scale", "precision.growth_factor", "precision.backoff_factor",
+        "precision.growth_interval", "precision.hysteresis", "precision.compute",
+        "precision.loss_scale"},
+       dynamic_scale_problem},
       {{"schedule.warmup_steps", "schedule.total_steps", "train.max_steps"}, warmup_problem},
       {{"schedule.min_lr_ratio", "schedule.type"}, min_lr_problem},
       {{"parallel.shard_size"}, shard_size_problem},
@@ -166,13 +333,15 @@ const std::vector<Rule>& rules() {
   return table;
 }
 
-void check_sources(std::vector<DataSource> sources, std::string_view path,
-                   std::vector<Finding>& found, const std::set<std::string>& unreadable) {
-  for (std::size_t i = 0; i < sources.size(); ++i) {
-    for (const SourceField& field : source_fields()) {
+template <class Entry>
+void check_entries(std::span<const EntryField<Entry>> fields, std::vector<Entry> entries,
+                   std::string_view path, std::vector<Finding>& found,
+                   const std::set<std::string>& unreadable) {
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    for (const EntryField<Entry>& field : fields) {
       std::string full = fmt::format("{}.{}.{}", path, i, field.path);
       if (unreadable.contains(full)) continue;
-      if (auto problem = value_problem(field, field.slot(sources[i]))) {
+      if (auto problem = value_problem(field, field.slot(entries[i]))) {
         found.push_back({std::move(full), std::move(*problem)});
       }
     }
@@ -193,8 +362,9 @@ std::vector<Finding> findings(const Config& config, const std::set<std::string>&
       found.push_back({path, std::move(*problem)});
     }
   }
-  check_sources(config.data.train, "data.train", found, unreadable);
-  check_sources(config.data.eval, "data.eval", found, unreadable);
+  check_entries(source_fields(), config.data.train, "data.train", found, unreadable);
+  check_entries(source_fields(), config.data.eval, "data.eval", found, unreadable);
+  check_entries(group_fields(), config.optimizer.groups, "optimizer.groups", found, unreadable);
   for (const Rule& rule : rules()) {
     const bool usable = std::ranges::none_of(
         rule.paths, [&](std::string_view path) { return bad.contains(std::string(path)); });

@@ -11,9 +11,9 @@ Slot at(Config& config) {
   return &(config.*Part.*Member);
 }
 
-template <auto Member>
-Slot at(DataSource& source) {
-  return &(source.*Member);
+template <auto Member, class Entry>
+Slot at(Entry& entry) {
+  return &(entry.*Member);
 }
 
 constexpr Range at_least(double min) { return {.min = min}; }
@@ -138,7 +138,12 @@ std::vector<Field> make_fields() {
        at<&C::train, &Train::eval_batches>},
 
       // optimizer
-      {{"optimizer.type", "", "optimizer", Form::kPlain, {}, {{"adamw"}}},
+      {{"optimizer.type",
+        "",
+        "optimizer",
+        Form::kPlain,
+        {},
+        {{"adamw"}, {"adam"}, {"sgd"}, {"adagrad"}, {"lion"}, {"adafactor"}}},
        at<&C::optimizer, &Optimizer::type>},
       {{"optimizer.lr",
         "",
@@ -148,32 +153,102 @@ std::vector<Field> make_fields() {
        at<&C::optimizer, &Optimizer::lr>},
       {{"optimizer.betas",
         "",
-        "decay of AdamW's two moments",
+        "decay of the two moments of adamw, adam and lion",
         Form::kPlain,
         {.min = 0, .max = 1, .below_max = true}},
        at<&C::optimizer, &Optimizer::betas>},
       {{"optimizer.eps",
         "",
-        "AdamW's epsilon",
+        "epsilon of adamw, adam and adagrad",
         Form::kPlain,
         {.min = 0, .max = 1, .above_min = true}},
        at<&C::optimizer, &Optimizer::eps>},
-      {{"optimizer.weight_decay", "", "decoupled weight decay", Form::kPlain, between(0, 1e3)},
+      {{"optimizer.weight_decay", "",
+        "weight decay; decoupled, but part of the gradient for adam, sgd and adagrad", Form::kPlain,
+        between(0, 1e3)},
        at<&C::optimizer, &Optimizer::weight_decay>},
       {{"optimizer.decay_all", "",
         "whether norms and biases decay too (parameters with fewer than two dimensions)"},
        at<&C::optimizer, &Optimizer::decay_all>},
-      {{"optimizer.clip_norm", "", "largest norm of the whole gradient; 0: no clipping",
+      {{"optimizer.clip_norm", "",
+        "largest norm of the whole gradient (outside groups with a bound of their own); 0: no "
+        "clipping",
         Form::kPlain, at_least(0)},
        at<&C::optimizer, &Optimizer::clip_norm>},
+      {{"optimizer.clip_value", "",
+        "largest magnitude of each element of the gradient, after clip_norm; 0: no clipping",
+        Form::kPlain, at_least(0)},
+       at<&C::optimizer, &Optimizer::clip_value>},
+      {{"optimizer.maximize", "", "whether the loss is maximized"},
+       at<&C::optimizer, &Optimizer::maximize>},
+      {{"optimizer.amsgrad", "", "adamw, adam: divide by the largest second moment so far"},
+       at<&C::optimizer, &Optimizer::amsgrad>},
+      {{"optimizer.momentum",
+        "",
+        "sgd: momentum; adafactor: decay of the first moment; 0: none",
+        Form::kPlain,
+        {.min = 0, .max = 1, .below_max = true}},
+       at<&C::optimizer, &Optimizer::momentum>},
+      {{"optimizer.dampening", "", "sgd: part of the gradient kept out of the momentum",
+        Form::kPlain, between(0, 1)},
+       at<&C::optimizer, &Optimizer::dampening>},
+      {{"optimizer.nesterov", "", "sgd: Nesterov momentum"},
+       at<&C::optimizer, &Optimizer::nesterov>},
+      {{"optimizer.lr_decay", "", "adagrad: decay of the learning rate", Form::kPlain, at_least(0)},
+       at<&C::optimizer, &Optimizer::lr_decay>},
+      {{"optimizer.initial_accumulator", "", "adagrad: first value of the sums of squares",
+        Form::kPlain, at_least(0)},
+       at<&C::optimizer, &Optimizer::initial_accumulator>},
+      {{"optimizer.adafactor_eps",
+        "",
+        "adafactor: added to squared gradients; least root mean square that scales the rate",
+        Form::kPlain,
+        {.min = 0, .max = 1, .above_min = true}},
+       at<&C::optimizer, &Optimizer::adafactor_eps>},
+      {{"optimizer.clip_threshold", "", "adafactor: largest root mean square of an update",
+        Form::kPlain, above(0)},
+       at<&C::optimizer, &Optimizer::clip_threshold>},
+      {{"optimizer.decay_rate", "", "adafactor: exponent of the second moment's decay",
+        Form::kPlain, between(-10, 0)},
+       at<&C::optimizer, &Optimizer::decay_rate>},
+      {{"optimizer.scale_parameter", "",
+        "adafactor: rate relative to the root mean square of each weight"},
+       at<&C::optimizer, &Optimizer::scale_parameter>},
+      {{"optimizer.relative_step", "",
+        "adafactor: rate from the number of the update alone, instead of lr and schedule"},
+       at<&C::optimizer, &Optimizer::relative_step>},
+      {{"optimizer.warmup_init", "", "adafactor: relative_step rises slowly"},
+       at<&C::optimizer, &Optimizer::warmup_init>},
+      {{"optimizer.groups", "groups",
+        "parameters with settings of their own: a list of {match, ...}; the first whose "
+        "expression matches a parameter's name holds"},
+       at<&C::optimizer, &Optimizer::groups>},
 
       // schedule
       {{"schedule.type",
         "",
-        "how the learning rate falls after the warm-up",
+        "how the learning rate moves: by the names of transformers, torch (one_cycle) and "
+        "DeepSpeed (capitals)",
         Form::kPlain,
         {},
-        {{"constant"}, {"linear"}, {"cosine"}}},
+        {{"constant"},
+         {"constant_with_warmup"},
+         {"linear"},
+         {"cosine"},
+         {"cosine_with_restarts"},
+         {"polynomial"},
+         {"inverse_sqrt"},
+         {"cosine_with_min_lr"},
+         {"cosine_warmup_with_min_lr"},
+         {"warmup_stable_decay"},
+         {"reduce_lr_on_plateau"},
+         {"greedy"},
+         {"one_cycle"},
+         {"WarmupLR"},
+         {"WarmupDecayLR"},
+         {"WarmupCosineLR"},
+         {"OneCycle"},
+         {"LRRangeTest"}}},
        at<&C::schedule, &Schedule::type>},
       {{"schedule.warmup_steps", "steps", "steps over which the learning rate rises from 0",
         Form::kPlain, between(0, kMaxCount)},
@@ -185,6 +260,13 @@ std::vector<Field> make_fields() {
       {{"schedule.min_lr_ratio", "fraction", "last learning rate as a fraction of the peak",
         Form::kPlain, between(0, 1)},
        at<&C::schedule, &Schedule::min_lr_ratio>},
+      {{"schedule.hold", "",
+        "whether the rate stays behind total_steps; false: goes on as the original does (a cosine "
+        "rises again)"},
+       at<&C::schedule, &Schedule::hold>},
+      {{"schedule.options", "",
+        "further options of the type by the original's names, such as {num_cycles: 2}"},
+       at<&C::schedule, &Schedule::options>},
 
       // precision
       {{"precision.compute",
@@ -205,6 +287,38 @@ std::vector<Field> make_fields() {
          {"bf16", "adding gradients in bf16 is not in this version; set fp32"},
          {"fp16", "adding gradients in fp16 is not in this version; set fp32"}}},
        at<&C::precision, &Precision::reduce>},
+      {{"precision.moments",
+        "",
+        "type of the optimizer's moments; bf16 is rounded stochastically",
+        Form::kPlain,
+        {},
+        {{"fp32"}, {"bf16"}}},
+       at<&C::precision, &Precision::moments>},
+      {{"precision.loss_scale", "", "fp16: dynamic, or the number that losses are multiplied with",
+        Form::kPath},
+       at<&C::precision, &Precision::loss_scale>},
+      {{"precision.initial_scale", "", "fp16, dynamic: first loss scale", Form::kPlain, above(0)},
+       at<&C::precision, &Precision::initial_scale>},
+      {{"precision.growth_factor", "", "fp16, dynamic: how the scale grows", Form::kPlain,
+        above(1)},
+       at<&C::precision, &Precision::growth_factor>},
+      {{"precision.backoff_factor",
+        "",
+        "fp16, dynamic: how the scale falls after an overflow",
+        Form::kPlain,
+        {.min = 0, .max = 1, .above_min = true, .below_max = true}},
+       at<&C::precision, &Precision::backoff_factor>},
+      {{"precision.growth_interval", "steps", "fp16, dynamic: good steps until the scale grows",
+        Form::kPlain, between(1, kMaxCount)},
+       at<&C::precision, &Precision::growth_interval>},
+      {{"precision.hysteresis", "overflows",
+        "fp16, dynamic: overflows until the scale falls; above 1 by DeepSpeed's rule", Form::kPlain,
+        between(1, 1000)},
+       at<&C::precision, &Precision::hysteresis>},
+      {{"precision.max_skips", "steps",
+        "steps in a row without an update, because gradients were not finite, that end the run",
+        Form::kPlain, between(1, kMaxCount)},
+       at<&C::precision, &Precision::max_skips>},
 
       // parallel
       {{"parallel.strategy",
@@ -310,6 +424,31 @@ std::vector<SourceField> make_source_fields() {
   };
 }
 
+std::vector<GroupField> make_group_fields() {
+  constexpr Range kFraction{.min = 0, .max = 1, .below_max = true};
+  return {
+      {{"match", "expression", "regular expression that is found in a parameter's name",
+        Form::kPath},
+       at<&ParameterGroup::match>},
+      {{"lr_multiplier", "", "of optimizer.lr", Form::kUnset, between(0, 1e6)},
+       at<&ParameterGroup::lr_multiplier>},
+      {{"betas", "", "instead of optimizer.betas", Form::kPlain, kFraction},
+       at<&ParameterGroup::betas>},
+      {{"eps",
+        "",
+        "instead of optimizer.eps",
+        Form::kUnset,
+        {.min = 0, .max = 1, .above_min = true}},
+       at<&ParameterGroup::eps>},
+      {{"weight_decay", "", "instead of optimizer.weight_decay, for norms and biases too",
+        Form::kUnset, between(0, 1e3)},
+       at<&ParameterGroup::weight_decay>},
+      {{"clip_norm", "", "largest norm of this group's gradient, which is then clipped alone",
+        Form::kUnset, above(0)},
+       at<&ParameterGroup::clip_norm>},
+  };
+}
+
 constexpr std::string_view kNoImport =
     "models from elsewhere are not in this version; describe the model by model.type, "
     "model.layers, model.hidden, model.heads and model.context";
@@ -326,8 +465,9 @@ constexpr Section kSections[] = {
     {"data", "What is read, and how it becomes sequences."},
     {"train", "Batch arithmetic and length."},
     {"optimizer", "How weights are updated."},
-    {"schedule", "The learning rate over time: a warm-up from 0, then constant, linear or cosine."},
-    {"precision", "Number formats. Weights and moments are always kept in fp32 as well."},
+    {"schedule",
+     "The learning rate over time. Steps tick once per optimizer step on any number of ranks."},
+    {"precision", "Number formats. Weights are always kept in fp32 as well."},
     {"parallel", "How the model's state is spread over ranks."},
     {"offload", "Slower memory for parts of the state."},
     {"checkpoint", "When and how the run is saved."},
@@ -344,6 +484,11 @@ std::span<const Field> fields() {
 
 std::span<const SourceField> source_fields() {
   static const std::vector<SourceField> table = make_source_fields();
+  return table;
+}
+
+std::span<const GroupField> group_fields() {
+  static const std::vector<GroupField> table = make_group_fields();
   return table;
 }
 

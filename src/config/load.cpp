@@ -8,6 +8,7 @@
 #include "tree.hpp"
 #include "values.hpp"
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -22,7 +23,25 @@ namespace {
 using detail::Node;
 
 // More files than this in one run are a mistake, and every rank would open them all.
-constexpr std::size_t kMaxSources = 10000;
+constexpr std::size_t kMaxEntries = 10000;
+
+// How a list of entries is read.
+template <class Entry>
+struct ListOf;
+template <>
+struct ListOf<DataSource> {
+  static auto fields() { return source_fields(); }
+  static constexpr bool kKeyIsEnough = true;  // an entry may be its key alone
+  static constexpr const char* kNoun = "files";
+  static constexpr const char* kWanted = "must be a path or a group such as {path: text.txt}";
+};
+template <>
+struct ListOf<ParameterGroup> {
+  static auto fields() { return group_fields(); }
+  static constexpr bool kKeyIsEnough = false;
+  static constexpr const char* kNoun = "groups";
+  static constexpr const char* kWanted = "must be a group such as {match: bias, weight_decay: 0}";
+};
 
 // Where a node stands: "demo.yaml" with lines, or a flag without.
 struct Origin {
@@ -174,6 +193,7 @@ class Loader {
     if (path.starts_with("data.train") || path.starts_with("data.eval.") || path == "data.eval") {
       return !path.ends_with(".weight");
     }
+    if (path.starts_with("optimizer.groups.")) return path.ends_with(".match");
     const Field* field = find_field(path);
     Config scratch;
     return field != nullptr && std::holds_alternative<std::string*>(field->slot(scratch));
@@ -229,8 +249,12 @@ class Loader {
 
   void apply_field(const Field& field, const Node& node, const Origin& origin) {
     const Slot slot = field.slot(config_);
-    if (const auto* list = std::get_if<std::vector<DataSource>*>(&slot)) {
-      apply_sources(std::string(field.path), **list, node, origin);
+    if (const auto* files = std::get_if<std::vector<DataSource>*>(&slot)) {
+      apply_list(std::string(field.path), **files, node, origin);
+      return;
+    }
+    if (const auto* groups = std::get_if<std::vector<ParameterGroup>*>(&slot)) {
+      apply_list(std::string(field.path), **groups, node, origin);
       return;
     }
     store(field, std::string(field.path), slot, node, origin);
@@ -246,9 +270,10 @@ class Loader {
     }
   }
 
-  // A path, a group, or a list of either.
-  void apply_sources(const std::string& path, std::vector<DataSource>& list, const Node& node,
-                     const Origin& origin) {
+  // An entry or a list of entries.
+  template <class Entry>
+  void apply_list(const std::string& path, std::vector<Entry>& list, const Node& node,
+                  const Origin& origin) {
     if (node.kind == Node::Kind::kNull) {
       report(path, node.line, origin, "has no value; write [] for none");
       return;
@@ -260,69 +285,73 @@ class Loader {
     unreadable_.erase(path);
     sources_[path] = origin.at(node.line);
     if (node.kind != Node::Kind::kList) {
-      apply_source(path, 0, list, node, origin);
+      apply_entry(path, 0, list, node, origin);
       return;
     }
-    if (node.items.size() > kMaxSources) {
-      report(path, node.line, origin, fmt::format("names more than {} files", kMaxSources));
+    if (node.items.size() > kMaxEntries) {
+      report(path, node.line, origin,
+             fmt::format("names more than {} {}", kMaxEntries, ListOf<Entry>::kNoun));
       return;
     }
     for (std::size_t i = 0; i < node.items.size(); ++i)
-      apply_source(path, i, list, node.items[i], origin);
+      apply_entry(path, i, list, node.items[i], origin);
   }
 
-  void apply_source(const std::string& path, std::size_t index, std::vector<DataSource>& list,
-                    const Node& node, const Origin& origin) {
+  template <class Entry>
+  void apply_entry(const std::string& path, std::size_t index, std::vector<Entry>& list,
+                   const Node& node, const Origin& origin) {
+    const auto fields = ListOf<Entry>::fields();
     const std::string base = fmt::format("{}.{}", path, index);
     list.resize(std::max(list.size(), index + 1));
-    list[index] = DataSource{};
-    for (const SourceField& field : source_fields()) sources_[join(base, field.path)] = "default";
-    sources_[base + ".path"] = origin.at(node.line);  // where to look when the path is missing
-    if (node.kind == Node::Kind::kScalar) {
-      store(source_fields().front(), base + ".path", &list[index].path, node, origin);
+    list[index] = Entry{};
+    for (const auto& field : fields) sources_[join(base, field.path)] = "default";
+    const std::string key = join(base, fields.front().path);
+    sources_[key] = origin.at(node.line);  // where to look when the key is missing
+    if (node.kind == Node::Kind::kScalar && ListOf<Entry>::kKeyIsEnough) {
+      store(fields.front(), key, fields.front().slot(list[index]), node, origin);
       return;
     }
     if (node.kind != Node::Kind::kMap) {
-      report(base + ".path", node.line, origin,
-             "must be a path or a group such as {path: text.txt}");
+      report(key, node.line, origin, ListOf<Entry>::kWanted);
       return;
     }
     std::set<std::string_view> seen;
     for (const Node::Entry& entry : node.entries) {
       if (seen.insert(entry.key).second) {
-        apply_source_key(base, entry.key, list[index], entry.value, entry.line, origin);
+        apply_entry_key(base, entry.key, list[index], entry.value, entry.line, origin);
       } else {
         report(join(base, entry.key), entry.line, origin, "given twice");
       }
     }
   }
 
-  void apply_source_key(const std::string& base, const std::string& key, DataSource& source,
-                        const Node& node, int line, const Origin& origin) {
-    const auto field =
-        std::ranges::find(source_fields(), std::string_view(key), &SourceField::path);
-    if (field != source_fields().end()) {
-      store(*field, join(base, key), field->slot(source), node, origin);
+  template <class Entry>
+  void apply_entry_key(const std::string& base, const std::string& key, Entry& entry,
+                       const Node& node, int line, const Origin& origin) {
+    const auto fields = ListOf<Entry>::fields();
+    const auto field = std::ranges::find(fields, std::string_view(key), &FieldInfo::path);
+    if (field != fields.end()) {
+      store(*field, join(base, key), field->slot(entry), node, origin);
       return;
     }
     std::vector<std::string> keys;
-    for (const SourceField& known : source_fields()) keys.emplace_back(known.path);
+    for (const auto& known : fields) keys.emplace_back(known.path);
     const auto near = nearest(std::string_view(key).substr(0, 100), keys);
     report(join(base, key), line, origin,
            near ? fmt::format("unknown key (did you mean '{}'?)", *near)
-                : "unknown key; known: path, format, weight");
+                : fmt::format("unknown key; known: {}", fmt::join(keys, ", ")));
   }
 
-  // The target of --set: a section, a field, or something inside data.train and data.eval.
+  // The target of --set: a section, a field, or something inside a list or a group of options.
   void apply_path(const std::string& path, const Node& node, const Origin& origin) {
     if (is_section(path)) {
       apply_group(node, path, origin);
     } else if (const Field* field = find_field(path)) {
       apply_field(*field, node, origin);
-    } else if (path.starts_with("data.train.")) {
-      apply_inside("data.train", path.substr(11), config_.data.train, node, origin);
-    } else if (path.starts_with("data.eval.")) {
-      apply_inside("data.eval", path.substr(10), config_.data.eval, node, origin);
+    } else if (const Field* outer = field_around(path)) {
+      const std::string rest = path.substr(outer->path.size() + 1);
+      std::visit([&](auto* value) { apply_inside(*outer, rest, *value, node, origin); },
+                 outer->slot(config_));
     } else {
       const auto dot = path.find('.');
       const std::string section = path.substr(0, dot);
@@ -331,32 +360,76 @@ class Loader {
     }
   }
 
+  // Returns the list or the group of options that `path` leads into.
+  static const Field* field_around(std::string_view path) {
+    Config scratch;
+    for (const Field& field : fields()) {
+      const bool below = path.starts_with(field.path) && path.size() > field.path.size() &&
+                         path[field.path.size()] == '.';
+      if (!below) continue;
+      const Slot slot = field.slot(scratch);
+      if (std::holds_alternative<std::vector<DataSource>*>(slot) ||
+          std::holds_alternative<std::vector<ParameterGroup>*>(slot) ||
+          std::holds_alternative<std::map<std::string, std::string>*>(slot)) {
+        return &field;
+      }
+    }
+    return nullptr;
+  }
+
+  template <class Value>
+  void apply_inside(const Field& /*field*/, const std::string& /*rest*/, Value& /*value*/,
+                    const Node& /*node*/, const Origin& /*origin*/) {
+    ensure(false, "field_around() returns nothing else");
+  }
+
+  // "num_cycles" inside schedule.options.
+  void apply_inside(const Field& field, const std::string& rest,
+                    std::map<std::string, std::string>& options, const Node& node,
+                    const Origin& origin) {
+    std::map<std::string, std::string> one;
+    Node group;
+    group.kind = Node::Kind::kMap;
+    group.entries.push_back({rest, node.line, node});
+    if (const auto problem = detail::read_value(field, Slot(&one), group)) {
+      report(field.path, node.line, origin, *problem);
+      return;
+    }
+    options[rest] = one.at(rest);
+    sources_[std::string(field.path)] = origin.name;
+  }
+
   // "0.path" inside data.train; the index after the last one adds an entry.
-  void apply_inside(const std::string& list_path, const std::string& rest,
-                    std::vector<DataSource>& list, const Node& node, const Origin& origin) {
+  template <class Entry>
+  void apply_inside(const Field& field, const std::string& rest, std::vector<Entry>& list,
+                    const Node& node, const Origin& origin) requires requires {
+    ListOf<Entry>::fields();
+  }
+  {
+    const std::string list_path(field.path);
     const auto dot = rest.find('.');
     const std::string index_text = rest.substr(0, dot);
     const bool digits = !index_text.empty() && index_text.size() < 6 &&
                         index_text.find_first_not_of("0123456789") == std::string::npos;
-    const std::size_t index = digits ? std::stoul(index_text) : kMaxSources;
-    if (index > list.size() || index >= kMaxSources) {
+    const std::size_t index = digits ? std::stoul(index_text) : kMaxEntries;
+    if (index > list.size() || index >= kMaxEntries) {
       problems_.push_back(fmt::format("{}: {} has {} entries; the index must be 0 to {}",
                                       origin.name, list_path, list.size(), list.size()));
       return;
     }
     if (dot == std::string::npos) {
       sources_[list_path] = origin.name;
-      apply_source(list_path, index, list, node, origin);
+      apply_entry(list_path, index, list, node, origin);
       return;
     }
     if (index == list.size()) {
       sources_[list_path] = origin.name;
       Node empty;
       empty.kind = Node::Kind::kMap;
-      apply_source(list_path, index, list, empty, origin);
+      apply_entry(list_path, index, list, empty, origin);
     }
-    apply_source_key(fmt::format("{}.{}", list_path, index), rest.substr(dot + 1), list[index],
-                     node, 1, origin);
+    apply_entry_key(fmt::format("{}.{}", list_path, index), rest.substr(dot + 1), list[index], node,
+                    1, origin);
   }
 
   Config config_;

@@ -175,10 +175,25 @@ Problem read_list(const Node& node, std::vector<T>& out, std::string_view exampl
   return std::nullopt;
 }
 
+// A group of words and numbers, kept as texts: who uses them knows their types.
+Problem read_options(const Node& node, std::map<std::string, std::string>& out) {
+  if (node.kind != Node::Kind::kMap) return wants("a group such as {num_cycles: 2}", node);
+  std::map<std::string, std::string> values;
+  for (const Node::Entry& entry : node.entries) {
+    if (entry.value.kind != Node::Kind::kScalar)
+      return fmt::format("'{}' must be a word or a number", shown(entry.key));
+    if (!values.emplace(entry.key, entry.value.scalar).second)
+      return fmt::format("names '{}' twice", shown(entry.key));
+  }
+  out = std::move(values);
+  return std::nullopt;
+}
+
 void unset(const Slot& slot) {
-  std::visit(Overloaded{[](std::string* text) { text->clear(); },
-                        [](std::int64_t* value) { *value = 0; }, [](auto*) {}},
-             slot);
+  std::visit(
+      Overloaded{[](std::string* text) { text->clear(); }, [](std::int64_t* value) { *value = 0; },
+                 [](std::optional<double>* value) { value->reset(); }, [](auto*) {}},
+      slot);
 }
 
 bool inside(const Range& range, double value) {
@@ -256,23 +271,31 @@ Problem read_value(const FieldInfo& field, const Slot& slot, const Node& node) {
   const auto number = [&](const Node& from, double& to) {
     return field.form == Form::kSeconds ? read_seconds(from, to) : read_number(from, to);
   };
-  return std::visit(Overloaded{
-                        [&](std::string* out) { return read_text(node, *out); },
-                        [&](std::int64_t* out) { return read_integer(node, *out); },
-                        [&](std::uint64_t* out) { return read_integer(node, *out); },
-                        [&](double* out) { return number(node, *out); },
-                        [&](bool* out) { return read_boolean(node, *out); },
-                        [&](std::vector<double>* out) {
-                          return read_list(
-                              node, *out, "[0.9, 0.95]",
-                              [](const Node& from, double& to) { return read_number(from, to); });
-                        },
-                        [&](std::vector<std::string>* out) {
-                          return read_list(node, *out, "[USR1, TERM]", read_text);
-                        },
-                        [](std::vector<DataSource>*) { return Problem("is no single value"); },
-                    },
-                    slot);
+  return std::visit(
+      Overloaded{
+          [&](std::string* out) { return read_text(node, *out); },
+          [&](std::int64_t* out) { return read_integer(node, *out); },
+          [&](std::uint64_t* out) { return read_integer(node, *out); },
+          [&](double* out) { return number(node, *out); },
+          [&](std::optional<double>* out) {
+            double value = 0;
+            auto problem = number(node, value);
+            if (!problem) *out = value;
+            return problem;
+          },
+          [&](bool* out) { return read_boolean(node, *out); },
+          [&](std::vector<double>* out) {
+            return read_list(node, *out, "[0.9, 0.95]",
+                             [](const Node& from, double& to) { return read_number(from, to); });
+          },
+          [&](std::vector<std::string>* out) {
+            return read_list(node, *out, "[USR1, TERM]", read_text);
+          },
+          [](std::vector<DataSource>*) { return Problem("is no single value"); },
+          [](std::vector<ParameterGroup>*) { return Problem("is no single value"); },
+          [&](std::map<std::string, std::string>* out) { return read_options(node, *out); },
+      },
+      slot);
 }
 
 Problem value_problem(const FieldInfo& field, const Slot& slot) {
@@ -281,6 +304,9 @@ Problem value_problem(const FieldInfo& field, const Slot& slot) {
                         [&](const std::int64_t* value) { return number_problem(field, *value); },
                         [&](const std::uint64_t* value) { return number_problem(field, *value); },
                         [&](const double* value) { return number_problem(field, *value); },
+                        [&](const std::optional<double>* value) {
+                          return *value ? number_problem(field, **value) : Problem();
+                        },
                         [](const bool*) { return Problem(); },
                         [&](const std::vector<double>* values) {
                           for (const double value : *values) {
@@ -299,6 +325,14 @@ Problem value_problem(const FieldInfo& field, const Slot& slot) {
                           return Problem();
                         },
                         [](const std::vector<DataSource>*) { return Problem(); },
+                        [](const std::vector<ParameterGroup>*) { return Problem(); },
+                        [&](const std::map<std::string, std::string>* values) {
+                          for (const auto& [name, text] : *values) {
+                            if (auto problem = text_problem(field, name)) return problem;
+                            if (auto problem = text_problem(field, text)) return problem;
+                          }
+                          return Problem();
+                        },
                     },
                     slot);
 }
@@ -332,11 +366,38 @@ std::string list_value(const std::vector<T>& values, Write write) {
   return out + "]";
 }
 
+// A number or a truth value as it stands.
+std::string option_text(const std::string& text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool plain = error == std::errc{} && end == text.data() + text.size();
+  return plain || text == "true" || text == "false" ? text : text_value(text);
+}
+
 std::string number_value(double value) { return fmt::format("{}", value); }
+
+std::string options_value(const std::map<std::string, std::string>& options) {
+  std::string out = "{";
+  for (const auto& [name, text] : options) {
+    out += fmt::format("{}{}: {}", out.size() > 1 ? ", " : "", text_value(name), option_text(text));
+  }
+  return out + "}";
+}
 
 std::string source_value(const DataSource& source) {
   return fmt::format("{{path: {}, format: {}, weight: {}}}", text_value(source.path),
                      text_value(source.format), number_value(source.weight));
+}
+
+// Only what is set.
+std::string group_value(const ParameterGroup& group) {
+  std::string out = "{match: " + text_value(group.match);
+  ParameterGroup copy = group;
+  for (const GroupField& field : group_fields().subspan(1)) {
+    const std::string text = value_text(field, field.slot(copy));
+    if (text != "null" && text != "[]") out += fmt::format(", {}: {}", field.path, text);
+  }
+  return out + "}";
 }
 
 }  // namespace
@@ -355,12 +416,19 @@ std::string value_text(const FieldInfo& field, const Slot& slot) {
           [&](const double* value) {
             return number_value(*value) + (field.form == Form::kSeconds ? "s" : "");
           },
+          [](const std::optional<double>* value) {
+            return *value ? number_value(**value) : std::string("null");
+          },
           [](const bool* value) { return std::string(*value ? "true" : "false"); },
           [](const std::vector<double>* values) { return list_value(*values, number_value); },
           [](const std::vector<std::string>* values) {
             return list_value(*values, [](const std::string& text) { return text_value(text); });
           },
           [](const std::vector<DataSource>* values) { return list_value(*values, source_value); },
+          [](const std::vector<ParameterGroup>* values) {
+            return list_value(*values, group_value);
+          },
+          [](const std::map<std::string, std::string>* values) { return options_value(*values); },
       },
       slot);
 }
@@ -377,10 +445,13 @@ std::string type_text(const FieldInfo& field, const Slot& slot) {
           [](const std::int64_t*) { return "integer"; },
           [](const std::uint64_t*) { return "integer"; },
           [&](const double*) { return field.form == Form::kSeconds ? "duration" : "number"; },
+          [](const std::optional<double>*) { return "number"; },
           [](const bool*) { return "true or false"; },
           [](const std::vector<double>*) { return "list of numbers"; },
           [](const std::vector<std::string>*) { return "list of words"; },
           [](const std::vector<DataSource>*) { return "list of files"; },
+          [](const std::vector<ParameterGroup>*) { return "list of groups"; },
+          [](const std::map<std::string, std::string>*) { return "group of options"; },
       },
       slot);
 }

@@ -28,14 +28,17 @@ std::string_view section_of(const Field& field) {
 }
 std::string_view key_of(const Field& field) { return field.path.substr(field.path.find('.') + 1); }
 
-std::string sources_yaml(const Field& field, std::vector<DataSource>& list,
-                         const Sources& sources) {
+template <class Entry>
+std::string list_yaml(const Field& field, std::span<const EntryField<Entry>> parts,
+                      std::vector<Entry>& list, const Sources& sources) {
   const std::string path(field.path);
   std::string out = fmt::format("  {}:{}\n", key_of(field), comment(sources, path));
   for (std::size_t i = 0; i < list.size(); ++i) {
     std::string_view lead = "    - ";
-    for (const SourceField& part : source_fields()) {
-      out += fmt::format("{}{}: {}{}\n", lead, part.path, value_text(part, part.slot(list[i])),
+    for (const EntryField<Entry>& part : parts) {
+      const std::string value = value_text(part, part.slot(list[i]));
+      if (value == "null" || value == "[]") continue;  // not set
+      out += fmt::format("{}{}: {}{}\n", lead, part.path, value,
                          comment(sources, fmt::format("{}.{}.{}", path, i, part.path)));
       lead = "      ";
     }
@@ -67,11 +70,13 @@ Json words(const FieldInfo& field) {
   return json;
 }
 
-Json source_schema() {
-  Json json = {{"type", "object"}, {"additionalProperties", false}, {"required", {"path"}}};
-  DataSource source;
-  for (const SourceField& field : source_fields()) {
-    Json entry = type_of(field, field.slot(source));
+template <class Entry>
+Json entry_schema(std::span<const EntryField<Entry>> fields) {
+  Json json = {{"type", "object"}, {"additionalProperties", false}};
+  json["required"].push_back(fields.front().path);
+  Entry scratch;
+  for (const EntryField<Entry>& field : fields) {
+    Json entry = type_of(field, field.slot(scratch));
     entry["description"] = field.help;
     json["properties"][std::string(field.path)] = std::move(entry);
   }
@@ -91,6 +96,9 @@ struct SchemaOf {
     if (field.form != Form::kSeconds) return json;
     return {{"anyOf", {json, {{"type", "string"}, {"pattern", "^[0-9.eE+-]+ *(s|min|h|d)?$"}}}}};
   }
+  Json operator()(const std::optional<double>*) const {
+    return with_range({{"type", "number"}}, field.range);
+  }
   Json operator()(const bool*) const { return {{"type", "boolean"}}; }
   Json operator()(const std::vector<double>*) const {
     return {{"type", "array"}, {"items", with_range({{"type", "number"}}, field.range)}};
@@ -100,8 +108,17 @@ struct SchemaOf {
   }
   Json operator()(const std::vector<DataSource>*) const {
     const Json path = {{"type", "string"}};
-    const Json one = {{"anyOf", {path, source_schema()}}};
-    return {{"anyOf", {path, source_schema(), {{"type", "array"}, {"items", one}}}}};
+    const Json source = entry_schema(source_fields());
+    const Json one = {{"anyOf", {path, source}}};
+    return {{"anyOf", {path, source, {{"type", "array"}, {"items", one}}}}};
+  }
+  Json operator()(const std::vector<ParameterGroup>*) const {
+    const Json group = entry_schema(group_fields());
+    return {{"anyOf", {group, {{"type", "array"}, {"items", group}}}}};
+  }
+  Json operator()(const std::map<std::string, std::string>*) const {
+    const Json value = {{"type", {"string", "number", "boolean"}}};
+    return {{"type", "object"}, {"additionalProperties", value}};
   }
 };
 
@@ -115,8 +132,14 @@ Json default_of(const FieldInfo& field, const Slot& slot) {
   if (value_text(field, slot) == "null") return nullptr;
   return std::visit(
       [](const auto* value) -> Json {
-        if constexpr (std::is_same_v<decltype(value), const std::vector<DataSource>*>) {
+        using Value = std::remove_cvref_t<decltype(*value)>;
+        if constexpr (std::is_same_v<Value, std::vector<DataSource>> ||
+                      std::is_same_v<Value, std::vector<ParameterGroup>>) {
           return Json::array();
+        } else if constexpr (std::is_same_v<Value, std::optional<double>>) {
+          return *value ? Json(**value) : Json(nullptr);
+        } else if constexpr (std::is_same_v<Value, std::map<std::string, std::string>>) {
+          return Json::object();
         } else {
           return *value;
         }
@@ -142,9 +165,12 @@ std::string to_yaml(const Config& config, const Sources& sources) {
       out += fmt::format("{}:\n", section);
     }
     const Slot slot = field.slot(copy);
-    const auto* list = std::get_if<std::vector<DataSource>*>(&slot);
-    if (list != nullptr && !(*list)->empty()) {
-      out += sources_yaml(field, **list, sources);
+    const auto* files = std::get_if<std::vector<DataSource>*>(&slot);
+    const auto* groups = std::get_if<std::vector<ParameterGroup>*>(&slot);
+    if (files != nullptr && !(*files)->empty()) {
+      out += list_yaml(field, source_fields(), **files, sources);
+    } else if (groups != nullptr && !(*groups)->empty()) {
+      out += list_yaml(field, group_fields(), **groups, sources);
     } else {
       out += fmt::format("  {}: {}{}\n", key_of(field), value_text(field, slot),
                          comment(sources, std::string(field.path)));
@@ -183,6 +209,26 @@ std::string help_text(std::string_view prefix) {
   return out;
 }
 
+namespace {
+
+template <class Entry>
+std::string entry_table(std::string_view of, std::span<const EntryField<Entry>> fields) {
+  std::string out = fmt::format(
+      "\nEach entry of {}:\n\n| key | type | default | allowed | meaning "
+      "|\n|---|---|---|---|---|\n",
+      of);
+  Entry entry;
+  for (const EntryField<Entry>& field : fields) {
+    const Slot slot = field.slot(entry);
+    out += fmt::format("| `{}` | {} | `{}` | {} | {} |\n", field.path, type_text(field, slot),
+                       value_text(field, slot), cell(allowed_text(field)),
+                       cell(std::string(field.help)));
+  }
+  return out;
+}
+
+}  // namespace
+
 std::string reference_page() {
   std::string out =
       "# Settings\n\nMade from the field table in `src/config/fields.cpp`; do not edit.\n"
@@ -201,17 +247,8 @@ std::string reference_page() {
                          type_text(field, slot), value_text(field, slot), field.unit,
                          cell(allowed_text(field)), cell(std::string(field.help)));
     }
-    if (section.name != "data") continue;
-    out +=
-        "\nEach entry of `train` and `eval`:\n\n| key | type | default | allowed | meaning "
-        "|\n|---|---|---|---|---|\n";
-    DataSource source;
-    for (const SourceField& field : source_fields()) {
-      const Slot slot = field.slot(source);
-      out += fmt::format("| `{}` | {} | `{}` | {} | {} |\n", field.path, type_text(field, slot),
-                         value_text(field, slot), cell(allowed_text(field)),
-                         cell(std::string(field.help)));
-    }
+    if (section.name == "data") out += entry_table("`train` and `eval`", source_fields());
+    if (section.name == "optimizer") out += entry_table("`groups`", group_fields());
   }
   return out;
 }

@@ -407,14 +407,14 @@ std::vector<ExtraTensor> Adafactor::extra_state() {
     Tensor& tensor = tensors_[p];
     const std::vector<std::int64_t>& shape = tensor.slot->shape;
     if (!tensor.factored) {
-      state.push_back({"exp_avg_sq", p, shape, tensor.col});
+      state.push_back({"exp_avg_sq", p, shape, tensor.col, mine(p)});
       continue;
     }
     std::vector<std::int64_t> rows(shape.begin(), shape.end() - 1);
     std::vector<std::int64_t> cols(shape.begin(), shape.end() - 2);
     cols.push_back(shape.back());
-    state.push_back({"exp_avg_sq_row", p, rows, tensor.row});
-    state.push_back({"exp_avg_sq_col", p, cols, tensor.col});
+    state.push_back({"exp_avg_sq_row", p, rows, tensor.row, mine(p)});
+    state.push_back({"exp_avg_sq_col", p, cols, tensor.col, mine(p)});
   }
   return state;
 }

@@ -81,6 +81,7 @@ struct Optimizer::Impl {
   Rule rule(const Group& group, const UpdateStep& step) const {
     const double rate = step.rate ? step.rate(group.lr) : group.lr;
     const double beta1 = step.momentum.value_or(group.betas[0]);
+    const double beta2 = step.beta2.value_or(group.betas[1]);
     if (options.type == "sgd") {
       return kernels::SgdRule{.lr = rate,
                               .momentum = momentum(step),
@@ -93,11 +94,11 @@ struct Optimizer::Impl {
           .lr = rate, .lr_decay = options.lr_decay, .eps = group.eps, .step = step.number};
     }
     if (options.type == "lion") {
-      return kernels::LionRule{.lr = rate, .beta1 = beta1, .beta2 = group.betas[1]};
+      return kernels::LionRule{.lr = rate, .beta1 = beta1, .beta2 = beta2};
     }
     return kernels::AdamRule{.lr = rate,
                              .beta1 = beta1,
-                             .beta2 = group.betas[1],
+                             .beta2 = beta2,
                              .eps = group.eps,
                              .decoupled = options.type == "adamw",
                              .amsgrad = options.amsgrad,
@@ -191,6 +192,20 @@ std::vector<std::string> Optimizer::moment_names() const {
   return {"exp_avg", "exp_avg_sq"};
 }
 
+std::vector<double> Optimizer::base_rates() const {
+  std::vector<double> rates;
+  for (const Group& group : impl_->groups.all()) {
+    if (std::ranges::find(rates, group.lr) == rates.end()) rates.push_back(group.lr);
+  }
+  return rates;
+}
+
+bool Optimizer::has_momentum() const {
+  const OptimizerOptions& options = impl_->options;
+  if (options.type == "adagrad" || options.type == "adafactor") return false;
+  return options.type != "sgd" || options.momentum > 0;
+}
+
 void Optimizer::configure(parallel::EngineOptions& options) const {
   options.num_moments = static_cast<int>(moment_names().size());
   options.moments = impl_->options.moments;
@@ -218,6 +233,7 @@ void Optimizer::attach(parallel::Engine& engine, comm::Communicator& world) {
   if (options.type != "adagrad" || options.initial_accumulator == 0) return;
   const auto initial = static_cast<float>(options.initial_accumulator);
   for (const parallel::StatePiece& piece : engine.state(/*owned=*/false)) {
+    if (piece.moments[0] == nullptr) continue;
     const auto count = static_cast<std::size_t>(piece.count);
     const std::vector<float> values(count, initial);
     if (engine.moments() == at::kFloat) {

@@ -5,18 +5,59 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <array>
-
 namespace trireme::train {
 
 namespace {
 
-// The datasets of a parameter: its master weights and one a moment.
-constexpr std::array<const char*, 3> kFolders{"/model/", "/optimizer/exp_avg/",
-                                              "/optimizer/exp_avg_sq/"};
+constexpr const char* kModel = "/model/";
 
-std::array<void*, 3> pointers(const parallel::StatePiece& piece) {
-  return {piece.master, piece.moments[0], piece.moments[1]};
+std::string in_optimizer(const std::string& slot, const std::string& parameter) {
+  return fmt::format("/optimizer/{}/{}", slot, parameter);
+}
+
+// Every tensor that a checkpoint of this run has, and this rank's parts of them: all that it holds,
+// or only what it owns, so that all ranks' parts tile each tensor once.
+struct Content {
+  std::vector<ckpt::TensorSpec> tensors;
+  std::vector<ckpt::Extent> extents;  // `tensor` is an index into tensors
+};
+
+Content content_of(parallel::Engine& engine, optim::Optimizer& optimizer, bool owned) {
+  Content content;
+  const auto parameters = engine.parameters();
+  const std::vector<std::string> moments = optimizer.moment_names();
+  const ckpt::DType moment_type =
+      engine.moments() == at::kBFloat16 ? ckpt::DType::kBFloat16 : ckpt::DType::kFloat32;
+  for (const parallel::Slot* slot : parameters) {
+    content.tensors.push_back({kModel + slot->name, ckpt::DType::kFloat32, slot->shape});
+  }
+  std::vector<std::vector<std::size_t>> tensor_of(moments.size());  // by moment and parameter
+  for (std::size_t m = 0; m < moments.size(); ++m) {
+    for (const parallel::Slot* slot : parameters) {
+      tensor_of[m].push_back(content.tensors.size());
+      if (!slot->trains) continue;
+      content.tensors.push_back({in_optimizer(moments[m], slot->name), moment_type, slot->shape});
+    }
+  }
+  for (const parallel::StatePiece& piece : engine.state(owned)) {
+    content.extents.push_back({piece.parameter, piece.begin, piece.count, piece.master});
+    if (!parameters[piece.parameter]->trains) continue;
+    for (std::size_t m = 0; m < moments.size(); ++m) {
+      content.extents.push_back(
+          {tensor_of[m][piece.parameter], piece.begin, piece.count, piece.moments[m]});
+    }
+  }
+  // The same on every rank: one writes it, all read it.
+  for (const optim::ExtraTensor& extra : optimizer.extra_state()) {
+    const std::string& parameter = parameters[extra.parameter]->name;
+    if (!owned || extra.owned) {
+      content.extents.push_back(
+          {content.tensors.size(), 0, std::ssize(extra.values), extra.values.data()});
+    }
+    content.tensors.push_back(
+        {in_optimizer(extra.slot, parameter), ckpt::DType::kFloat32, extra.shape});
+  }
+  return content;
 }
 
 [[noreturn]] void throw_other_model(const ckpt::Reader& reader, const std::string& what) {
@@ -26,72 +67,82 @@ std::array<void*, 3> pointers(const parallel::StatePiece& piece) {
       "use the model settings that are stored with it (trireme ckpt inspect), or another run.name");
 }
 
-// Returns the index of each dataset in the file, by folder and parameter.
-std::array<std::vector<std::size_t>, 3> locate(parallel::Engine& engine,
-                                               const ckpt::Reader& reader) {
-  std::array<std::vector<std::size_t>, 3> where;
-  std::size_t in_model = 0;
-  for (const ckpt::TensorSpec& spec : reader.tensors())
-    in_model += spec.path.starts_with(kFolders[0]) ? 1U : 0U;
-  const auto parameters = engine.parameters();
-  for (std::size_t folder = 0; folder < kFolders.size(); ++folder) {
-    for (const parallel::Slot* slot : parameters) {
-      const auto found = reader.find(kFolders[folder] + slot->name);
-      if (!found)
-        throw_other_model(reader, fmt::format("it has no {}{}", kFolders[folder], slot->name));
-      const auto& stored = reader.tensors()[*found].shape;
-      if (stored != slot->shape) {
-        throw_other_model(reader,
-                          fmt::format("{} is [{}] there and [{}] here", slot->name,
-                                      fmt::join(stored, ", "), fmt::join(slot->shape, ", ")));
-      }
-      where[folder].push_back(*found);
+[[noreturn]] void throw_other_optimizer(const ckpt::Reader& reader, const std::string& what) {
+  throw Error(
+      ErrorKind::kConfig,
+      fmt::format("{} is a checkpoint of another optimizer: {}", reader.path().string(), what),
+      "use the optimizer and precision settings that are stored with it (trireme ckpt "
+      "inspect), or another run.name");
+}
+
+bool is_model(const std::string& path) { return path.starts_with(kModel); }
+bool is_optimizer(const std::string& path) { return path.starts_with("/optimizer/"); }
+
+// Returns where a tensor is in the file; throws for one that is absent or another.
+std::size_t locate(const ckpt::TensorSpec& wanted, const ckpt::Reader& reader) {
+  const auto refuse = is_model(wanted.path) ? throw_other_model : throw_other_optimizer;
+  const auto found = reader.find(wanted.path);
+  if (!found) refuse(reader, fmt::format("it has no {}", wanted.path));
+  const ckpt::TensorSpec& stored = reader.tensors()[*found];
+  if (stored.shape != wanted.shape) {
+    refuse(reader, fmt::format("{} is [{}] there and [{}] here", wanted.path,
+                               fmt::join(stored.shape, ", "), fmt::join(wanted.shape, ", ")));
+  }
+  if (stored.dtype != wanted.dtype) {
+    refuse(reader, fmt::format("{} is kept in another type there", wanted.path));
+  }
+  return *found;
+}
+
+// What the file has beside what this run has.
+void refuse_more(const Content& content, const ckpt::Reader& reader) {
+  const auto count = [](const std::vector<ckpt::TensorSpec>& specs,
+                        bool (*is)(const std::string&)) {
+    return std::ranges::count_if(specs, is, &ckpt::TensorSpec::path);
+  };
+  const auto in_model = count(reader.tensors(), is_model);
+  const auto here = count(content.tensors, is_model);
+  if (in_model != here) {
+    throw_other_model(reader,
+                      fmt::format("it has {} parameters, this model has {}", in_model, here));
+  }
+  if (count(reader.tensors(), is_optimizer) <= count(content.tensors, is_optimizer)) return;
+  for (const ckpt::TensorSpec& stored : reader.tensors()) {
+    if (!is_optimizer(stored.path)) continue;
+    const auto same = std::ranges::find(content.tensors, stored.path, &ckpt::TensorSpec::path);
+    if (same == content.tensors.end()) {
+      throw_other_optimizer(reader, fmt::format("this one has no {}", stored.path));
     }
   }
-  if (in_model != parameters.size()) {
-    throw_other_model(reader, fmt::format("it has {} parameters, this model has {}", in_model,
-                                          parameters.size()));
-  }
-  return where;
 }
 
 }  // namespace
 
-ckpt::Snapshot snapshot(parallel::Engine& engine, const TrainingState& state,
-                        const std::string& config_yaml) {
+ckpt::Snapshot snapshot(parallel::Engine& engine, optim::Optimizer& optimizer,
+                        const TrainingState& state, const std::string& config_yaml) {
+  const Content content = content_of(engine, optimizer, /*owned=*/true);
   ckpt::Snapshot result;
-  const auto parameters = engine.parameters();
-  for (const char* folder : kFolders) {
-    for (const parallel::Slot* slot : parameters) {
-      result.tensors.push_back({folder + slot->name, ckpt::DType::kFloat32, slot->shape});
-    }
-  }
-  for (const parallel::StatePiece& piece : engine.state(/*owned=*/true)) {
-    const auto data = pointers(piece);
-    for (std::size_t folder = 0; folder < kFolders.size(); ++folder) {
-      result.extents.push_back(
-          {folder * parameters.size() + piece.parameter, piece.begin, piece.count, data[folder]});
-    }
+  result.tensors = content.tensors;
+  for (const ckpt::Extent& extent : content.extents) {
+    result.extents.push_back({extent.tensor, extent.begin, extent.count, extent.data});
   }
   result.extra = {{"training", to_json(state)}, {"config", config_yaml}};
   return result;
 }
 
-TrainingState restore(parallel::Engine& engine, const ckpt::Reader& reader) {
-  const auto where = locate(engine, reader);
+TrainingState restore(parallel::Engine& engine, optim::Optimizer& optimizer,
+                      const ckpt::Reader& reader) {
+  Content content = content_of(engine, optimizer, /*owned=*/false);
+  std::vector<std::size_t> where;
+  for (const ckpt::TensorSpec& wanted : content.tensors) where.push_back(locate(wanted, reader));
+  refuse_more(content, reader);
   const auto training = reader.extra().find("training");
   if (training == reader.extra().end()) {
     throw Error(ErrorKind::kCorrupt,
                 fmt::format("{} has no extra/training", reader.path().string()));
   }
-  std::vector<ckpt::Extent> extents;
-  for (const parallel::StatePiece& piece : engine.state(/*owned=*/false)) {
-    const auto data = pointers(piece);
-    for (std::size_t folder = 0; folder < kFolders.size(); ++folder) {
-      extents.push_back({where[folder][piece.parameter], piece.begin, piece.count, data[folder]});
-    }
-  }
-  reader.read(extents);
+  for (ckpt::Extent& extent : content.extents) extent.tensor = where[extent.tensor];
+  reader.read(content.extents);
   return training_state_from_json(training->second);
 }
 

@@ -12,6 +12,9 @@ std::string to_json(const TrainingState& state) {
                                 {"skipped", state.skipped},
                                 {"samples", state.samples},
                                 {"tokens", state.tokens},
+                                {"skips_in_a_row", state.skips_in_a_row},
+                                {"schedule", state.schedule},
+                                {"loss_scaler", state.loss_scaler},
                                 {"seed", state.seed},
                                 {"sequence_length", state.sequence_length},
                                 {"train_samples", state.train_samples}}
@@ -26,6 +29,10 @@ TrainingState training_state_from_json(const std::string& text) {
     json.at("skipped").get_to(state.skipped);
     json.at("samples").get_to(state.samples);
     json.at("tokens").get_to(state.tokens);
+    // Older checkpoints have none of these.
+    state.skips_in_a_row = json.value("skips_in_a_row", std::int64_t{0});
+    state.schedule = json.value("schedule", std::string());
+    state.loss_scaler = json.value("loss_scaler", std::string());
     json.at("seed").get_to(state.seed);
     json.at("sequence_length").get_to(state.sequence_length);
     json.at("train_samples").get_to(state.train_samples);

@@ -8,6 +8,8 @@
 #include "trireme/model/language_model.hpp"
 #include "trireme/obs/metrics.hpp"
 #include "trireme/obs/report.hpp"
+#include "trireme/optim/loss_scaler.hpp"
+#include "trireme/optim/metric_schedule.hpp"
 #include "trireme/optim/optimizer.hpp"
 #include "trireme/optim/schedule.hpp"
 #include "trireme/train/checkpointing.hpp"
@@ -30,9 +32,6 @@ namespace trireme::train {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Steps in a row without an update, because gradients were not finite, after which a run gives up.
-constexpr std::int64_t kMaxSkipsInARow = 10;
 
 at::ScalarType compute_type(const config::Config& config) {
   return config.precision.compute == "bf16" ? at::kBFloat16 : at::kFloat;
@@ -57,9 +56,27 @@ data::Split open_data(const config::Data& data) {
 
 optim::ScheduleOptions schedule_options(const config::Config& config) {
   const config::Schedule& schedule = config.schedule;
-  return {schedule.type, schedule.warmup_steps,
+  return {schedule.type,
+          schedule.warmup_steps,
           schedule.total_steps > 0 ? schedule.total_steps : config.train.max_steps,
-          schedule.min_lr_ratio, config.optimizer.lr};
+          schedule.min_lr_ratio,
+          config.optimizer.lr,
+          schedule.hold,
+          schedule.options};
+}
+
+optim::LossScalerOptions scaler_options(const config::Precision& precision) {
+  optim::LossScalerOptions options;
+  options.rule = precision.hysteresis > 1 ? optim::ScaleRule::kDeepSpeed : optim::ScaleRule::kTorch;
+  options.initial_scale = precision.initial_scale;
+  options.growth_factor = precision.growth_factor;
+  options.backoff_factor = precision.backoff_factor;
+  options.growth_interval = precision.growth_interval;
+  options.hysteresis = precision.hysteresis;
+  if (precision.compute == "fp16" && precision.loss_scale == "dynamic") return options;
+  options.rule = optim::ScaleRule::kFixed;
+  options.initial_scale = precision.compute == "fp16" ? std::stod(precision.loss_scale) : 1;
+  return options;
 }
 
 optim::OptimizerOptions optimizer_options(const config::Config& config) {
@@ -71,8 +88,29 @@ optim::OptimizerOptions optimizer_options(const config::Config& config) {
   options.eps = from.eps;
   options.weight_decay = from.weight_decay;
   options.decay_all = from.decay_all;
+  options.maximize = from.maximize;
+  options.amsgrad = from.amsgrad;
+  options.momentum = from.momentum;
+  options.dampening = from.dampening;
+  options.nesterov = from.nesterov;
+  options.lr_decay = from.lr_decay;
+  options.initial_accumulator = from.initial_accumulator;
+  options.adafactor = {from.adafactor_eps[0], from.adafactor_eps[1], from.clip_threshold,
+                       from.decay_rate,       from.scale_parameter,  from.relative_step,
+                       from.warmup_init};
   options.clip_norm = from.clip_norm;
+  options.clip_value = from.clip_value;
+  options.moments = config.precision.moments == "bf16" ? at::kBFloat16 : at::kFloat;
   options.seed = config.run.seed;
+  for (const config::ParameterGroup& group : from.groups) {
+    optim::GroupRule& rule = options.groups.emplace_back();
+    rule.match = group.match;
+    rule.lr_multiplier = group.lr_multiplier;
+    if (!group.betas.empty()) rule.betas = {group.betas[0], group.betas[1]};
+    rule.eps = group.eps;
+    rule.weight_decay = group.weight_decay;
+    rule.clip_norm = group.clip_norm;
+  }
   return options;
 }
 
@@ -86,6 +124,7 @@ class Run {
 
  private:
   void check();
+  void make_schedule();
   void build();
   void resume();
   void refuse_newer_checkpoints() const;
@@ -108,7 +147,9 @@ class Run {
   FileDescriptor lock_;  // root's hold on the folder
   StopRequest stop_;     // from the start, so that an early signal is a stop and not a death
   std::optional<optim::Optimizer> optimizer_;
-  std::optional<optim::Schedule> schedule_;
+  std::optional<optim::Schedule> schedule_;  // one of the two
+  std::optional<optim::MetricSchedule> metric_schedule_;
+  std::optional<optim::LossScaler> scaler_;
 
   data::Split data_;
   config::Model shape_;  // with every size that the configuration leaves to be derived
@@ -122,7 +163,6 @@ class Run {
   std::optional<obs::MetricsWriter> metrics_;
   ckpt::Saver saver_;
 
-  std::int64_t skips_in_a_row_ = 0;
   double flops_per_token_ = 0;
   double peak_flops_ = 0;  // of all ranks together
   double last_save_seconds_ = 0;
@@ -146,7 +186,8 @@ Run::Run(Context& context, const config::Loaded& loaded, const TrainOptions& opt
 // Everything that can be refused, before anything is built or written. The same on every rank.
 void Run::check() {
   optimizer_.emplace(optimizer_options(config_));
-  schedule_.emplace(schedule_options(config_));
+  scaler_.emplace(scaler_options(config_.precision));
+  make_schedule();
   data_ = open_data(config_.data);
   if (config_.model.vocab == 0) {
     config_.model.vocab = data_.train->vocabulary_size();
@@ -167,6 +208,22 @@ void Run::check() {
   if (!options_.dry_run && context_.world().is_root()) {
     folder_.prepare(options_.resume);
     lock_ = folder_.lock();
+  }
+}
+
+void Run::make_schedule() {
+  if (optim::MetricSchedule::is(config_.schedule.type)) {
+    metric_schedule_.emplace(optim::MetricScheduleOptions{
+        config_.schedule.type, config_.schedule.options, optimizer_->base_rates(), {}});
+    return;
+  }
+  schedule_.emplace(schedule_options(config_));
+  if (schedule_->momentum(0) && !optimizer_->has_momentum()) {
+    throw Error(ErrorKind::kConfig,
+                fmt::format("schedule.type: {} cycles a momentum that optimizer.type: {} does not "
+                            "have",
+                            config_.schedule.type, config_.optimizer.type),
+                "set schedule.options: {cycle_momentum: false}");
   }
 }
 
@@ -207,9 +264,11 @@ void Run::build() {
 void Run::resume() {
   if (options_.dry_run) return;
   const auto load = [this](const ckpt::Reader& reader) {
-    const TrainingState stored = restore(*engine_, reader);
+    const TrainingState stored = restore(*engine_, *optimizer_, reader);
     require_same_data(stored, state_);
     state_ = stored;
+    if (metric_schedule_ && !stored.schedule.empty()) metric_schedule_->restore(stored.schedule);
+    if (!stored.loss_scaler.empty()) scaler_->restore(stored.loss_scaler);
     last_checkpoint_ = reader.path();
     last_saved_step_ = stored.step;
   };
@@ -300,12 +359,14 @@ double Run::step() {
     at::manual_seed(mix(mix(config_.run.seed, static_cast<std::uint64_t>(state_.step)),
                         static_cast<std::uint64_t>(m)));
     const TokenBatch batch = train_batches_->read(position, m);
-    return parallel::MicroBatchLoss{model_->loss_sum(batch.inputs_BT, batch.targets_BT) / nominal,
-                                    batch.targets_BT.numel()};
+    return parallel::MicroBatchLoss{
+        model_->loss_sum(batch.inputs_BT, batch.targets_BT) / (nominal / scaler_->scale()),
+        batch.targets_BT.numel()};
   });
   const double passes_seconds = seconds_since(start);
   const parallel::StepSums sums = engine_->sums({stop_.requested(), memory::peak_resident()});
-  const double mean_scale = nominal / static_cast<double>(sums.num_targets);
+  const double mean_scale =
+      nominal / static_cast<double>(sums.num_targets) * double{scaler_->inverse()};
   const double norm = std::sqrt(sums.square_norm) * mean_scale;
 
   obs::StepMetrics metrics;
@@ -329,7 +390,10 @@ double Run::step() {
   metrics.tokens_per_s = static_cast<double>(sums.num_targets) / *metrics.step_s;
   metrics.mfu = *metrics.tokens_per_s * flops_per_token_ / peak_flops_;
   if (last_save_seconds_ > 0) metrics.ckpt_s = std::exchange(last_save_seconds_, 0.0);
-  if (eval_batches_ && due(config_.train.eval_every)) metrics.eval_loss = evaluate();
+  if (eval_batches_ && due(config_.train.eval_every)) {
+    metrics.eval_loss = evaluate();
+    if (metric_schedule_) metric_schedule_->observe(*metrics.eval_loss);
+  }
   say(metrics);
   return *metrics.loss;
 }
@@ -339,30 +403,36 @@ void Run::update(const parallel::StepSums& sums, double mean_scale, obs::StepMet
   // The rate of the k-th update (from 0) is the schedule's value at k, as in torch: a skipped step
   // does not tick.
   const std::int64_t done = state_.updates();
-  const optim::UpdateStep update{
+  optim::UpdateStep update{
       .number = done + 1, .grad_scale = mean_scale, .rate = [this, done](double base) {
-        return schedule_->rate(base, done);
+        return metric_schedule_ ? metric_schedule_->rate(base) : schedule_->rate(base, done);
       }};
+  if (const auto momentum = schedule_ ? schedule_->momentum(done) : std::nullopt) {
+    update.momentum = momentum->beta1;
+    update.beta2 = momentum->beta2;
+  }
   metrics.lr = optimizer_->rate(update);
   if (sums.non_finite.empty()) {
     optimizer_->update(*engine_, sums, update);
-    skips_in_a_row_ = 0;
+    state_.skips_in_a_row = 0;
   } else {
     note_skip(sums);
   }
+  if (config_.precision.compute == "fp16") metrics.loss_scale = scaler_->scale();
+  scaler_->update(!sums.non_finite.empty());
   engine_->publish();
   metrics.optim_s = seconds_since(start);
 }
 
 void Run::note_skip(const parallel::StepSums& sums) {
   state_.skipped += 1;
-  skips_in_a_row_ += 1;
+  state_.skips_in_a_row += 1;
   context_.log().warn(fmt::format("step {}: no update, the gradient of {} is not finite",
                                   state_.step + 1, sums.non_finite));
-  if (skips_in_a_row_ < kMaxSkipsInARow) return;
+  if (state_.skips_in_a_row < config_.precision.max_skips) return;
   Error error(ErrorKind::kConfig,
               fmt::format("gradients were not finite for {} steps in a row, first in {}",
-                          skips_in_a_row_, sums.non_finite),
+                          state_.skips_in_a_row, sums.non_finite),
               "lower optimizer.lr, or look at the data; earlier checkpoints are untouched");
   error.step = state_.step + 1;
   error.everywhere = true;
@@ -402,11 +472,13 @@ double Run::evaluate() {
 void Run::save() {
   const auto start = Clock::now();
   context_.session().node().set_place("save", state_.step);
+  if (metric_schedule_) state_.schedule = metric_schedule_->state();
+  state_.loss_scaler = scaler_->state();
   const ckpt::SaveOptions options{folder_.checkpoints(), Step(state_.step),
                                   static_cast<int>(config_.checkpoint.keep)};
-  const ckpt::SaveResult saved =
-      saver_.save(context_.world(),
-                  snapshot(*engine_, state_, config::to_yaml(config_, loaded_.sources)), options);
+  const ckpt::SaveResult saved = saver_.save(
+      context_.world(),
+      snapshot(*engine_, *optimizer_, state_, config::to_yaml(config_, loaded_.sources)), options);
   last_save_seconds_ = seconds_since(start);
   last_checkpoint_ = saved.path;
   last_saved_step_ = state_.step;

@@ -337,6 +337,53 @@ TEST_F(ConfigFiles, every_example_loads) {
   EXPECT_GE(count, 3);
 }
 
+TEST(LoadGroups, one_group_or_a_list_with_what_is_set) {
+  const Loaded one = load_text(
+      "data: {train: a}\noptimizer: {groups: {match: 'norm|bias$', weight_decay: 0.5}}\n", "x");
+  ASSERT_EQ(one.config.optimizer.groups.size(), 1U);
+  EXPECT_EQ(one.config.optimizer.groups[0].match, "norm|bias$");
+  EXPECT_EQ(one.config.optimizer.groups[0].weight_decay, 0.5);
+  EXPECT_FALSE(one.config.optimizer.groups[0].eps);
+  const Loaded set =
+      load_text("data: {train: a}\noptimizer: {groups: [{match: a}, {match: b}]}\n", "x",
+                {"optimizer.groups.1.lr_multiplier=0.25", "optimizer.groups.2.match=^c:.*#$",
+                 "optimizer.groups.2.eps=1e-3"});
+  ASSERT_EQ(set.config.optimizer.groups.size(), 3U);
+  EXPECT_EQ(set.config.optimizer.groups[1].lr_multiplier, 0.25);
+  EXPECT_EQ(set.config.optimizer.groups[2].match, "^c:.*#$");
+  EXPECT_EQ(set.config.optimizer.groups[2].eps, 1e-3);
+  // What is written is what is read.
+  const Loaded again = load_text(to_yaml(set.config, set.sources), "again");
+  EXPECT_EQ(again.config, set.config);
+}
+
+TEST(LoadGroups, refuse_a_word_and_an_unknown_key) {
+  const auto problems = [](const std::string& groups) {
+    try {
+      load_text("data: {train: a}\noptimizer: {groups: " + groups + "}\n", "x.yaml");
+    } catch (const Error& error) {
+      return error.message;
+    }
+    return std::string("accepted");
+  };
+  expect_contains(problems("bias"), "optimizer.groups.0.match: must be a group such as");
+  expect_contains(problems("[{match: a, weigth_decay: 0}]"),
+                  "unknown key (did you mean 'weight_decay'?)");
+  expect_contains(problems("{match: a, match: b}"), "given twice");
+}
+
+TEST(LoadOptions, are_texts_that_files_and_flags_give) {
+  const Loaded loaded = load_text(
+      "data: {train: a}\nschedule: {options: {num_cycles: 2, warmup_type: linear, flag: true}}\n",
+      "x", {"schedule.options.power=0.5", "schedule.options.num_cycles=3"});
+  const std::map<std::string, std::string> expected{
+      {"flag", "true"}, {"num_cycles", "3"}, {"power", "0.5"}, {"warmup_type", "linear"}};
+  EXPECT_EQ(loaded.config.schedule.options, expected);
+  const Loaded again = load_text(to_yaml(loaded.config, loaded.sources), "again");
+  EXPECT_EQ(again.config, loaded.config);
+  EXPECT_EQ(again.config.schedule.options, expected);
+}
+
 TEST(LoadModel, other_sections_are_passed_over) {
   const Model model = load_model(
       "model: {type: llama, layers: 3, hidden: 64, heads: 4, context: 16, vocab: 100}\n"

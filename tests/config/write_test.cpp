@@ -91,10 +91,10 @@ TEST(ConfigWrite, describes_every_field_in_help_reference_and_schema) {
 }
 
 TEST(ConfigWrite, has_one_help_entry_per_prefix) {
-  const std::string help = help_text("optimizer.lr");
+  const std::string help = help_text("optimizer.eps");
   EXPECT_EQ(std::ranges::count(help, '\n'), 2);
-  expect_contains(help, "peak learning rate");
-  expect_contains(help, "(number; default 0.0003; above 0, at most 1000)");
+  expect_contains(help, "epsilon of adamw, adam and adagrad");
+  expect_contains(help, "(number; default 1e-08; above 0, at most 1)");
 }
 
 TEST(ConfigWrite, offers_only_what_this_version_has_in_the_schema) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -69,6 +70,18 @@ struct Train {
   bool operator==(const Train&) const = default;
 };
 
+// Settings for the parameters whose name matches; what is not set is the optimizer's.
+struct ParameterGroup {
+  std::string match;
+  std::optional<double> lr_multiplier;
+  std::vector<double> betas;
+  std::optional<double> eps;
+  std::optional<double> weight_decay;
+  std::optional<double> clip_norm;
+
+  bool operator==(const ParameterGroup&) const = default;
+};
+
 struct Optimizer {
   std::string type = "adamw";
   double lr = 3e-4;
@@ -78,22 +91,47 @@ struct Optimizer {
   bool decay_all =
       false;  // false: no decay on norms and biases (parameters with fewer than two dimensions)
   double clip_norm = 1.0;  // 0 = no clipping
+  double clip_value = 0;   // 0 = no clipping
+  bool maximize = false;
+  bool amsgrad = false;                               // adamw, adam
+  double momentum = 0;                                // sgd, adafactor
+  double dampening = 0;                               // sgd
+  bool nesterov = false;                              // sgd
+  double lr_decay = 0;                                // adagrad
+  double initial_accumulator = 0;                     // adagrad
+  std::vector<double> adafactor_eps = {1e-30, 1e-3};  // adafactor, as all below
+  double clip_threshold = 1;
+  double decay_rate = -0.8;
+  bool scale_parameter = false;
+  bool relative_step = false;
+  bool warmup_init = false;
+  std::vector<ParameterGroup> groups = {};  // the first that matches holds
 
   bool operator==(const Optimizer&) const = default;
 };
 
 struct Schedule {
-  std::string type = "cosine";  // constant | linear | cosine
+  std::string type = "cosine";
   std::int64_t warmup_steps = 20;
   std::int64_t total_steps = 0;  // horizon; 0 = train.max_steps
   double min_lr_ratio = 0.1;
+  bool hold = true;                                 // behind the horizon the rate stays
+  std::map<std::string, std::string> options = {};  // of the type
 
   bool operator==(const Schedule&) const = default;
 };
 
 struct Precision {
-  std::string compute = "bf16";  // bf16 | fp32
+  std::string compute = "bf16";  // bf16 | fp16 | fp32
   std::string reduce = "fp32";
+  std::string moments = "fp32";        // fp32 | bf16
+  std::string loss_scale = "dynamic";  // or a number; of fp16, as all below
+  double initial_scale = 65536;
+  double growth_factor = 2;
+  double backoff_factor = 0.5;
+  std::int64_t growth_interval = 2000;
+  std::int64_t hysteresis = 1;  // above 1: DeepSpeed's rule
+  std::int64_t max_skips = 10;  // steps without an update in a row that end the run, of any type
 
   bool operator==(const Precision&) const = default;
 };

@@ -7,6 +7,7 @@
 
 #include <limits>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,8 +34,9 @@ struct Choice {
 
 // Where a value lives; the alternative is the type of the setting.
 using Slot =
-    std::variant<std::string*, std::int64_t*, std::uint64_t*, double*, bool*, std::vector<double>*,
-                 std::vector<std::string>*, std::vector<DataSource>*>;
+    std::variant<std::string*, std::int64_t*, std::uint64_t*, double*, std::optional<double>*,
+                 bool*, std::vector<double>*, std::vector<std::string>*, std::vector<DataSource>*,
+                 std::vector<ParameterGroup>*, std::map<std::string, std::string>*>;
 
 enum class Form {
   kPlain,
@@ -57,10 +59,13 @@ struct Field : FieldInfo {
   Slot (*slot)(Config&) = nullptr;
 };
 
-// A field of one entry of data.train or data.eval.
-struct SourceField : FieldInfo {
-  Slot (*slot)(DataSource&) = nullptr;
+// A field of one entry of a list.
+template <class Entry>
+struct EntryField : FieldInfo {
+  Slot (*slot)(Entry&) = nullptr;
 };
+using SourceField = EntryField<DataSource>;
+using GroupField = EntryField<ParameterGroup>;
 
 // A key of the design that this version does not have, and what to set instead.
 struct LaterKey {
@@ -75,7 +80,9 @@ struct Section {
 
 // Every setting, in the order of Config.
 std::span<const Field> fields();
+// Of an entry of data.train and data.eval, and of optimizer.groups; the first is its key.
 std::span<const SourceField> source_fields();
+std::span<const GroupField> group_fields();
 std::span<const LaterKey> later_keys();
 std::span<const Section> sections();
 

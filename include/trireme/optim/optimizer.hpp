@@ -60,6 +60,7 @@ struct ExtraTensor {
   std::size_t parameter = 0;  // index into Engine::parameters()
   std::vector<std::int64_t> shape;
   std::span<float> values;
+  bool owned = false;  // this rank answers for it: one rank of all does
 };
 
 // One update.
@@ -68,6 +69,7 @@ struct UpdateStep {
   double grad_scale = 1;    // what gradients are multiplied with before they are clipped
   std::function<double(double)> rate = {};  // from a group's base rate to the one of this update
   std::optional<double> momentum = {};  // instead of beta1 or momentum, where a schedule cycles it
+  std::optional<double> beta2 = {};
 };
 
 // Returns what to multiply gradients with so that their norm is at most `max_norm` (0: no bound):
@@ -84,6 +86,11 @@ class Optimizer {
 
   // Names of the moments, in the engine's order: torch's names of the same state.
   std::vector<std::string> moment_names() const;
+
+  // The rates that groups start from.
+  std::vector<double> base_rates() const;
+  // Whether there is a momentum that a schedule could move.
+  bool has_momentum() const;
 
   // Says to the engine what this optimizer needs of it.
   void configure(parallel::EngineOptions& options) const;

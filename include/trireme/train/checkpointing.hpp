@@ -1,23 +1,27 @@
-// Between the engine and stored checkpoints.
+// Between the engine, the optimizer and stored checkpoints: what is stored under which name.
+//   /model/<parameter>              master weights
+//   /optimizer/<slot>/<parameter>   what the optimizer keeps, by torch's names (exp_avg, ...); only
+//                                   of parameters that train
 #pragma once
 
 #include "trireme/ckpt/checkpoint.hpp"
+#include "trireme/optim/optimizer.hpp"
 #include "trireme/parallel/engine.hpp"
 #include "trireme/train/state.hpp"
 
-#include <filesystem>
 #include <string>
 
 namespace trireme::train {
 
-// Returns everything needed to go on, as extents of this rank's memory: valid while the engine
-// lives and until its next update.
-ckpt::Snapshot snapshot(parallel::Engine& engine, const TrainingState& state,
-                        const std::string& config_yaml);
+// Returns everything needed to go on, as extents of this rank's memory: valid while the engine and
+// the optimizer live and until the next update.
+ckpt::Snapshot snapshot(parallel::Engine& engine, optim::Optimizer& optimizer,
+                        const TrainingState& state, const std::string& config_yaml);
 
-// Fills the engine's master weights and moments on this rank and returns the counters;
+// Fills master weights and the optimizer's state on this rank and returns the counters;
 // Engine::refresh_work() must follow on all ranks. Throws Config when the checkpoint is of another
-// model, Corrupt when it is damaged.
-TrainingState restore(parallel::Engine& engine, const ckpt::Reader& reader);
+// model or optimizer, Corrupt when it is damaged.
+TrainingState restore(parallel::Engine& engine, optim::Optimizer& optimizer,
+                      const ckpt::Reader& reader);
 
 }  // namespace trireme::train

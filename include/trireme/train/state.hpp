@@ -14,6 +14,11 @@ struct TrainingState {
   std::int64_t skipped = 0;  // steps without an update, because gradients were not finite
   std::int64_t samples = 0;  // consumed over all ranks: the position in the global order of samples
   std::int64_t tokens = 0;
+  std::int64_t skips_in_a_row = 0;  // the last of `skipped`
+  // State of a schedule that follows a metric and of the loss scaler, as they write it; may be
+  // empty.
+  std::string schedule;
+  std::string loss_scaler;
   // What the position in the data means; a resumed run must agree.
   std::uint64_t seed = 0;
   std::int64_t sequence_length = 0;
