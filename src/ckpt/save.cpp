@@ -19,6 +19,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <optional>
 
@@ -35,6 +36,13 @@ std::uint32_t digest(const std::vector<TensorSpec>& tensors, Step step) {
     for (const std::int64_t dim : spec.shape) text += fmt::format(" {}", dim);
   }
   return kernels::crc32c(std::as_bytes(std::span(text)));
+}
+
+// Of the texts: 0 for none, as on ranks that leave them to root.
+std::uint32_t digest(const std::map<std::string, std::string>& texts) {
+  std::string all;
+  for (const auto& [name, text] : texts) all += fmt::format("{}\n{}\n{}", name, text.size(), text);
+  return texts.empty() ? 0 : kernels::crc32c(std::as_bytes(std::span(all)));
 }
 
 void check_texts(const std::map<std::string, std::string>& texts) {
@@ -73,10 +81,20 @@ comm::ByteVector pack(const fs::path& path, const Layout& layout) {
   comm::ByteVector message(bytes.begin(), bytes.end());
   const auto text = std::as_bytes(std::span(name));
   message.insert(message.end(), text.begin(), text.end());
+  const std::uint32_t crc = kernels::crc32c(message);
+  const auto check = std::as_bytes(std::span(&crc, 1));
+  message.insert(message.end(), check.begin(), check.end());
   return message;
 }
 
-std::pair<fs::path, Layout> unpack(const comm::ByteVector& message, std::size_t num_tensors) {
+// Its checksum tells a message that came from one that is still to come or was torn: ranks that
+// wrote to places that root did not give would damage each other's bytes.
+std::pair<fs::path, Layout> unpack(std::span<const std::byte> message, std::size_t num_tensors) {
+  std::uint32_t crc = 0;
+  ensure(message.size() > sizeof(crc), "root's plan is complete");
+  std::memcpy(&crc, message.data() + message.size() - sizeof(crc), sizeof(crc));
+  message = message.first(message.size() - sizeof(crc));
+  ensure(kernels::crc32c(message) == crc, "root's plan arrives as it was sent");
   std::vector<std::uint64_t> numbers(3 + num_tensors);
   const std::size_t bytes = numbers.size() * sizeof(std::uint64_t);
   ensure(message.size() >= bytes, "root's plan is complete");
@@ -123,13 +141,17 @@ class Save {
       check_texts(snapshot_.extra);
       check_extents(snapshot_.tensors, snapshot_.extents);
     });
-    const std::uint32_t mine = digest(snapshot_.tensors, options_.step);
+    const std::array<std::uint32_t, 2> mine{digest(snapshot_.tensors, options_.step),
+                                            digest(snapshot_.extra)};
     const auto all = comm::all_gather_values(comm_, mine, "checkpoint begin");
-    const auto other =
-        std::find_if(all.begin(), all.end(), [&](std::uint32_t one) { return one != all[0]; });
     comm_.agree("checkpoint begin", [&] {
-      ensure(other == all.end(),
-             fmt::format("ranks 0 and {} list the same tensors and step", other - all.begin()));
+      for (std::size_t rank = 1; rank < all.size(); ++rank) {
+        ensure(all[rank][0] == all[0][0],
+               fmt::format("ranks 0 and {} list the same tensors and step", rank));
+        // Only root's are stored, and state that a rank alone has would be lost.
+        ensure(all[rank][1] == all[0][1] || all[rank][1] == 0,
+               fmt::format("ranks 0 and {} give the same texts", rank));
+      }
     });
   }
 
@@ -142,8 +164,9 @@ class Save {
       layout_ = io_.around("create", path, [&] {
         return create_state_file(path, snapshot_.tensors, snapshot_.extra, options_.step);
       });
-      head_crcs_ = head_crcs(path, layout_.head_bytes);
+      // First the length: without any data, HDF5's file is shorter than the head.
       io_.allocate(path, layout_.file_bytes);
+      head_crcs_ = head_crcs(path, layout_.head_bytes);
       // Before others write: on NFS this client's cached pages would otherwise land on top of their
       // bytes later.
       const FileDescriptor file = io_.open("open", path, O_WRONLY);

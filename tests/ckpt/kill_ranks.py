@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kills one rank of a saving job at a random time, again and again: no save that was reported is ever lost.
+"""Kills one rank of a saving job at a random time, again and again, and lets one hang: no save that was reported is lost.
 
     kill_ranks.py SAVE_FOREVER, with TRIREME_MPIRUN set. TRIREME_KILL_RUNS says how often (default 6).
 
@@ -61,6 +61,20 @@ def loaded(program, folder, ranks):
     return int(found[1])
 
 
+def hang(program, folder):
+    """One rank's disk does not answer: the others say so, with its number, and the old checkpoint stays."""
+    before = loaded(program, folder, 1)
+    start = time.monotonic()
+    done = subprocess.run(command(3, program, folder, "hang"), capture_output=True, text=True, timeout=60)
+    seconds = time.monotonic() - start
+    told = re.findall(r"timeout error: .*rank 2", done.stdout)
+    if not told or "saved" in done.stdout or seconds > 20:
+        sys.exit(f"kill_ranks.py: a disk that hangs, after {seconds:.1f} s: {done.stdout}{done.stderr}")
+    after = loaded(program, folder, 2)
+    if after != before:
+        sys.exit(f"kill_ranks.py: step {before} was there before the hang, {after} afterwards")
+
+
 def main(program):
     runs = int(os.environ.get("TRIREME_KILL_RUNS", "6"))
     dice = random.Random(20260801)
@@ -74,6 +88,7 @@ def main(program):
             if not reported <= found <= reported + 1:
                 sys.exit(f"kill_ranks.py: run {run}: step {reported} was reported, step {found} is there")
             done = found
+        hang(program, folder)
     print(f"{runs} kills of a rank, {done} steps saved, none lost")
 
 

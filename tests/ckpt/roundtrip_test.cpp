@@ -1,11 +1,9 @@
 // What N ranks write, M ranks read.
-#include "support/temp_dir.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/ckpt/checkpoint.hpp"
 #include "trireme/ckpt/tools.hpp"
 
-#include "sample.hpp"
-#include "world.hpp"
+#include "world_folder.hpp"
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -19,46 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One folder for all ranks, removed by root.
-class Folder {
- public:
-  Folder() {
-    comm::ByteVector name;
-    if (world().is_root()) {
-      folder_.emplace();
-      const std::string text = folder_->path().string();
-      const auto bytes = std::as_bytes(std::span(text));
-      name.assign(bytes.begin(), bytes.end());
-    }
-    name = world().broadcast(std::move(name), "test folder");
-    path_ = std::string(reinterpret_cast<const char*>(name.data()), name.size());
-  }
-  ~Folder() { world().barrier("test end"); }
-  const fs::path& path() const { return path_; }
-
- private:
-  static comm::Communicator& world() { return CommWorld::get(); }
-  std::optional<TempDir> folder_;
-  fs::path path_;
-};
-
-fs::path save_sample(comm::Communicator& comm, const fs::path& folder, Deal deal,
-                     std::int64_t step) {
-  const auto specs = sample_specs();
-  Share share(specs, deal, static_cast<int>(comm.rank().value), comm.size());
-  share.fill(specs, static_cast<std::uint64_t>(step));
-  return ckpt::save(comm, snapshot_of(specs, share, R"({"step": 1})"), {folder, Step(step), 0});
-}
-
-void expect_sample(comm::Communicator& comm, const fs::path& checkpoint, Deal deal,
-                   std::int64_t step) {
-  const auto specs = sample_specs();
-  Share share(specs, deal, static_cast<int>(comm.rank().value), comm.size());
-  share.clear(specs);
-  const ckpt::Reader reader(checkpoint);
-  reader.read(share.wanted());
-  share.expect_values(specs, static_cast<std::uint64_t>(step));
-}
+using Folder = WorldFolder;
 
 std::string bytes_of_file(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);

@@ -163,6 +163,34 @@ TEST(Others, h5py_reads_every_dataset_with_its_logical_shape) {
             0);
 }
 
+TEST(Others, h5dump_writes_the_values) {
+  if (run("command -v h5dump >/dev/null 2>&1") != 0) GTEST_SKIP() << "no h5dump here";
+  const TempDir folder;
+  const fs::path path = save_small(folder.path(), 3, {});
+  const fs::path out = folder / "out";
+  ASSERT_EQ(run(fmt::format("h5dump {} >{} 2>&1", (path / "state.h5").string(), out.string())), 0);
+  const std::string text = bytes_of_file(out);
+  EXPECT_NE(text.find("(0,0): 1, 2, 3,"), std::string::npos) << text;
+  EXPECT_NE(text.find("(1,0): 4, 5, 6"), std::string::npos) << text;
+  EXPECT_NE(text.find("trireme-format"), std::string::npos) << text;
+  EXPECT_NE(text.find("H5T_IEEE_F32LE"), std::string::npos) << text;
+}
+
+TEST(Others, h5diff_sees_what_compare_sees) {
+  if (run("command -v h5diff >/dev/null 2>&1") != 0) GTEST_SKIP() << "no h5diff here";
+  const TempDir folder;
+  Small other;
+  other.w[4] = 5.5f;
+  const fs::path a = save_small(folder / "a", 3, {}) / "state.h5";
+  const fs::path b = save_small(folder / "b", 3, {}) / "state.h5";
+  const fs::path c = save_small(folder / "c", 3, other) / "state.h5";
+  const auto diff = [&](const fs::path& one, const fs::path& two) {
+    return run(fmt::format("h5diff {} {} >/dev/null 2>&1", one.string(), two.string()));
+  };
+  EXPECT_EQ(diff(a, b), 0);
+  EXPECT_NE(diff(a, c), 0);
+}
+
 TEST(Others, h5ls_lists_every_dataset) {
   if (run("command -v h5ls >/dev/null 2>&1") != 0) GTEST_SKIP() << "no h5ls here";
   const TempDir folder;

@@ -46,7 +46,8 @@ struct Snapshot {
   std::vector<ConstExtent>
       extents;  // this rank's; over all ranks they tile every tensor exactly once
   std::map<std::string, std::string>
-      extra;  // small texts (JSON, YAML), root's are stored: "training", "config", ...
+      extra;  // small texts (JSON, YAML): "training", "config", ...; root's are stored, and other
+              // ranks give the same or none
               // "training" holds what decides how training goes on, and nothing else
 };
 
