@@ -363,7 +363,6 @@ void Adafactor::apply(parallel::Engine& engine, std::span<const AdafactorStep> s
                       std::uint64_t rounding) {
   std::vector<float> direction(kBlock);
   const kernels::GradientTreatment treatment{.rounding = rounding};
-  const std::size_t work_size = c10::elementSize(engine.compute());
   const std::size_t moment_size = c10::elementSize(engine.moments());
   engine.for_each_update([&](const parallel::UpdatePiece& piece) {
     const Tensor& tensor = tensors_[piece.parameter];
@@ -383,7 +382,8 @@ void Adafactor::apply(parallel::Engine& engine, std::span<const AdafactorStep> s
                  range.moment_type = number_type(engine.moments());
                  range.first_element = piece.element + begin;
                  if (piece.work != nullptr) {
-                   range.work = {piece.work + begin * work_size, number_type(engine.compute())};
+                   range.work = {piece.work + begin * c10::elementSize(piece.work_type),
+                                 number_type(piece.work_type)};
                  }
                  kernels::update(rule, treatment, range);
                });

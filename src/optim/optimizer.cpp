@@ -142,7 +142,7 @@ struct Optimizer::Impl {
       kernels::UpdateRange range{piece.grad, piece.master};
       std::ranges::copy(piece.moments, range.moments.begin());
       range.moment_type = number_type(engine.moments());
-      range.work = {piece.work, number_type(engine.compute())};
+      range.work = {piece.work, number_type(piece.work_type)};
       range.first_element = piece.element;
       std::visit(
           [&](auto rule) {

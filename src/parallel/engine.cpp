@@ -340,6 +340,7 @@ void Engine::for_each_update(const std::function<void(const UpdatePiece&)>& upda
         part.master = engine.master_span(u, piece);
         part.moments = engine.moments_at(u, piece);
         part.work = engine.weights.target(u, piece.offset);
+        part.work_type = engine.options.compute;
         update(part);
       }
     }

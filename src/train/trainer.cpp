@@ -34,6 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 
 at::ScalarType compute_type(const config::Config& config) {
+  if (config.precision.compute == "fp16") return at::kHalf;
   return config.precision.compute == "bf16" ? at::kBFloat16 : at::kFloat;
 }
 

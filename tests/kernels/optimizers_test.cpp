@@ -492,5 +492,23 @@ TEST(Clipping, norm_and_clipped_gradients_follow_torch) {
   }
 }
 
+TEST(Clipping, values_are_bounded_as_torch_bounds_them) {
+  const json all = support::read_json(kData / "clip.json");
+  const GoldenTensors inputs = support::read_safetensors(kData / "inputs.safetensors");
+  const GoldenTensors expected = support::read_safetensors(kData / "clip.safetensors");
+  for (const json& one : all["cases"]) {
+    if (one["name"] != "value") continue;
+    const std::string step = std::to_string(one["step"].get<int>());
+    for (const std::string tensor : {"p1", "p7", "p129", "p4099", "m7x19", "t3x5x11"}) {
+      State state(std::vector<float>(inputs.at("param." + tensor).values.size()));
+      state.grad = inputs.at("grad." + step + "." + tensor).values;
+      update(SgdRule{.lr = -1}, {.clip_value = one["clip_value"]}, state.range());
+      EXPECT_EQ(state.master, expected.at("value." + tensor).values) << tensor;
+    }
+    return;
+  }
+  FAIL() << "no such case";
+}
+
 }  // namespace
 }  // namespace trireme::kernels

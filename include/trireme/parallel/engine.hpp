@@ -81,9 +81,10 @@ struct UpdatePiece {
   std::span<const float> grad;
   std::span<float> master;
   Moments moments{};
-  // Where to write the new weights in the compute type, or null when another rank of the node
-  // writes them.
+  // Where to write the new weights, or null when another rank of the node writes them, and the type
+  // to write.
   std::byte* work = nullptr;
+  at::ScalarType work_type = at::kFloat;
 };
 
 // A contiguous part of one parameter's state in this rank's memory, for checkpoints.
