@@ -19,6 +19,7 @@ struct Program {
 
 void add_train(Program program);
 void add_generate(Program program);
+void add_bench(Program program);
 void add_checkpoint(Program program);
 void add_config(Program program);
 void add_report(Program program);

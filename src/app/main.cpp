@@ -50,6 +50,7 @@ int run(int argc, char** argv) {
   add_train(program);
   add_generate(program);
   add_checkpoint(program);
+  add_bench(program);
   add_config(program);
   add_report(program);
   try {
