@@ -5,6 +5,7 @@
 // Sizes: 256 Ki elements lie in a second-level cache, 32 Mi in memory. Time is the thread's own.
 #include "trireme/kernels/accumulate.hpp"
 #include "trireme/kernels/activation.hpp"
+#include "trireme/kernels/adafactor.hpp"
 #include "trireme/kernels/convert.hpp"
 #include "trireme/kernels/initialise.hpp"
 #include "trireme/kernels/norm.hpp"
@@ -245,6 +246,61 @@ void lion_step(State& state) {
       [&] { return near(s.master.back(), old - std::copysign(1e-3F, s.grad.back())); });
 }
 
+// Rows of 1,024: the passes of Adafactor over a gradient.
+struct Matrix {
+  explicit Matrix(std::int64_t size)
+      : grad(normal(size, 1)),
+        rows(grad.size() / kCols),
+        row_largest(rows),
+        col_largest(kCols),
+        row_sums(rows),
+        col_sums(kCols) {
+    row_maxima(part(), row_largest);
+    column_maxima(part(), col_largest);
+  }
+  MatrixPart part() const { return {grad, 0, static_cast<std::int64_t>(rows), kCols}; }
+
+  static constexpr std::int64_t kCols = 1024;
+  std::vector<float> grad;
+  std::size_t rows;
+  std::vector<float> row_largest, col_largest;
+  std::vector<double> row_sums, col_sums;
+};
+
+void adafactor_maxima(State& state) {
+  Matrix m(state.range(0));
+  measure(
+      state, 8,
+      [&] {
+        row_maxima(m.part(), m.row_largest);
+        column_maxima(m.part(), m.col_largest);
+      },
+      [&] { return m.row_largest[0] >= std::fabs(m.grad[0]); });
+}
+
+void adafactor_squares(State& state) {
+  Matrix m(state.range(0));
+  measure(
+      state, 8,
+      [&] {
+        add_row_squares(m.part(), {}, m.row_largest, m.row_sums);
+        add_column_squares(m.part(), {}, m.col_largest, m.col_sums);
+      },
+      [&] {
+        double sum = 0;
+        for (std::size_t i = 0; i < Matrix::kCols; ++i) sum += double{m.grad[i]} * m.grad[i];
+        return near(m.row_sums[0], sum);
+      });
+}
+
+void adafactor_directions(State& state) {
+  Matrix m(state.range(0));
+  std::vector<float> out(m.grad.size());
+  measure(
+      state, 8, [&] { adafactor_direction(m.part(), {}, m.row_largest, m.col_largest, out); },
+      [&] { return near(out[0], double{m.row_largest[0]} * m.col_largest[0] * m.grad[0]); });
+}
+
 double gelu(double x) {
   return 0.5 * x * (1 + std::tanh(0.7978845608 * (x + 0.044715 * x * x * x)));
 }
@@ -311,6 +367,9 @@ BENCHMARK(adamw_bf16_step)->Arg(kInCache)->Arg(kInMemory);
 BENCHMARK(adamw_bf16_moments_step)->Arg(kInCache)->Arg(kInMemory);
 BENCHMARK(sgd_momentum_step)->Arg(kInCache)->Arg(kInMemory);
 BENCHMARK(lion_step)->Arg(kInCache)->Arg(kInMemory);
+BENCHMARK(adafactor_maxima)->Arg(kInMemory);
+BENCHMARK(adafactor_squares)->Arg(kInMemory);
+BENCHMARK(adafactor_directions)->Arg(kInMemory);
 BENCHMARK(activation_gelu_bf16)->Arg(kInCache);
 BENCHMARK(activation_gelu_backward_bf16)->Arg(kInCache);
 BENCHMARK(activation_swiglu_bf16)->Arg(kInCache);

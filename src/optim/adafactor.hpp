@@ -1,5 +1,5 @@
 // Adafactor over shards: second moments of matrices as sums over rows and columns, small enough to
-// be held by every rank. The ranks agree on them in four steps, each a message to the owner of a
+// be held by every rank. The ranks agree on them in three steps, each a message to the owner of a
 // parameter's statistics (its index modulo the ranks) and one back to all:
 //   largest entries of rows and columns, and the norm of the weights;
 //   sums of squares, from which the owner makes the new moments;

@@ -12,6 +12,13 @@ namespace {
 
 const std::array<std::string, 2> kRises{"log", "linear"};
 
+// Where rates are absolute, a group still has its part: its base rate over the optimizer's.
+struct Share {
+  explicit Share(const ScheduleOptions& options) : base_lr(options.base_lr) {}
+  double operator()(double base) const { return base / base_lr; }
+  double base_lr;
+};
+
 // Rises from 0 to 1 over the warm-up, by logarithm unless told.
 struct Warmup {
   Warmup(const ScheduleOptions& options, OptionReader& reader)
@@ -36,11 +43,13 @@ Curve between_rates(const ScheduleOptions& options, OptionReader& reader,
   const double least = reader.number("warmup_min_lr", 0);
   auto largest = reader.number("warmup_max_lr");
   if (!largest) largest = max_otherwise;
-  return {[=](double base, double step) {
+  return {[=, share = Share(options)](double base, double step) {
     const double last = step - 1;
-    if (last < 0) return least;
-    const double part = last < warmup.steps ? warmup(last) : later(last, warmup.steps);
-    return least + (largest.value_or(base) - least) * part;
+    const double part = last < 0              ? 0
+                        : last < warmup.steps ? warmup(last)
+                                              : later(last, warmup.steps);
+    if (!largest) return least + (base - least) * part;
+    return share(base) * (least + (*largest - least) * part);
   }};
 }
 
@@ -82,11 +91,16 @@ Curve deepspeed_one_cycle(const ScheduleOptions& options, OptionReader& reader) 
   const double first_stairs = reader.number("cycle_first_stair_count", 0);
   const double second_stairs = reader.number("cycle_second_stair_count", first_stairs);
   const double decay_steps = reader.number("decay_step_size", 0);
-  const double lr_decay = decay_steps == 0 ? 0 : reader.number("decay_lr_rate", 0) / decay_steps;
+  const double lr_rate = reader.number("decay_lr_rate", 0);
+  const double mom_rate = reader.number("decay_mom_rate", 0);
+  reader.refuse(
+      decay_steps == 0 && (lr_rate != 0 || mom_rate != 0),
+      "options.decay_step_size: without it decay_lr_rate and decay_mom_rate have no effect");
+  const double lr_decay = decay_steps == 0 ? 0 : lr_rate / decay_steps;
+  const double mom_decay = decay_steps == 0 ? 0 : mom_rate / decay_steps;
   const bool cycles_momentum = reader.flag("cycle_momentum", true);
   const double low = reader.number("cycle_min_mom", 0.8);
   const double high = reader.number("cycle_max_mom", 0.9);
-  const double mom_decay = decay_steps == 0 ? 0 : reader.number("decay_mom_rate", 0) / decay_steps;
   const double total = first + second;
 
   // Where between least and largest an iteration of the cycle is.
@@ -103,11 +117,14 @@ Curve deepspeed_one_cycle(const ScheduleOptions& options, OptionReader& reader) 
     return std::floor(position) / stairs;
   };
   Curve curve;
-  curve.rate = [=](double /*base*/, double step) {
+  const auto absolute = [=](double step) {
     if (step == 0) return least;
     const double last = step - 1;
     if (last < total) return least + (largest - least) * height(last + 1);
     return least / (1 + lr_decay * (last - total + 1));
+  };
+  curve.rate = [absolute, share = Share(options)](double base, double step) {
+    return share(base) * absolute(step);
   };
   if (cycles_momentum) {
     curve.momentum = [=](double step) {
@@ -120,14 +137,14 @@ Curve deepspeed_one_cycle(const ScheduleOptions& options, OptionReader& reader) 
   return curve;
 }
 
-Curve lr_range_test(const ScheduleOptions& /*options*/, OptionReader& reader) {
+Curve lr_range_test(const ScheduleOptions& options, OptionReader& reader) {
   const double least = reader.number("lr_range_test_min_lr", 1e-3);
   const double size = reader.positive("lr_range_test_step_size", 2000);
   const double rate = reader.number("lr_range_test_step_rate", 1);
   const bool staircase = reader.flag("lr_range_test_staircase", false);
-  return {[=](double /*base*/, double step) {
+  return {[=, share = Share(options)](double base, double step) {
     const double interval = staircase ? std::floor(step / size) : step / size;
-    return least * (1 + rate * interval);
+    return share(base) * (least * (1 + rate * interval));
   }};
 }
 

@@ -4,6 +4,7 @@
 
 #include "support/safetensors.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/optim/metric_schedule.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +12,11 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <map>
+#include <regex>
+#include <sstream>
+#include <string>
+#include <vector>
 
 namespace trireme::optim {
 namespace {
@@ -182,10 +188,14 @@ TEST(Schedule, never_gives_what_is_no_rate) {
 }
 
 TEST(Schedule, gives_two_groups_rates_in_proportion_of_their_bases) {
-  const Schedule schedule({.type = "one_cycle", .total_steps = 50});
-  for (std::int64_t step = 0; step < 60; ++step) {
-    EXPECT_NEAR(schedule.rate(3, step), 3 * schedule.rate(1, step), 1e-12);
+  for (const std::string& type : schedule_types()) {
+    if (MetricSchedule::is(type)) continue;
+    const Schedule proportional({.type = type, .warmup_steps = 5, .total_steps = 50, .base_lr = 2});
+    for (std::int64_t step = 0; step < 60; ++step) {
+      EXPECT_NEAR(proportional.rate(6, step), 3 * proportional.rate(2, step), 1e-12) << type;
+    }
   }
+  const Schedule schedule({.type = "one_cycle", .total_steps = 50});
   ASSERT_TRUE(schedule.momentum(0));
   EXPECT_NEAR(schedule.momentum(0)->beta1, 0.95, 1e-12);
   EXPECT_NEAR(schedule.momentum(14)->beta1, 0.85, 1e-12);
@@ -207,6 +217,86 @@ TEST(Schedule, refuses_what_it_does_not_know) {
   EXPECT_THAT(config_error({.type = "linear", .total_steps = 5, .options = {{"power", "2"}}}),
               HasSubstr("it has none"));
   EXPECT_THROW(Schedule({"linear", 0, 10, 0}).rate(1, -1), Error);
+}
+
+// share/doc/schedules.md: what a row of its table says.
+struct Row {
+  std::string type;
+  std::string settings;
+  std::map<std::string, std::string> options;  // with their defaults; empty where there is none
+};
+
+std::vector<Row> documented() {
+  std::istringstream page(support::file_content(
+      std::filesystem::path(TRIREME_TEST_DATA).parent_path() / "share/doc/schedules.md"));
+  std::vector<Row> rows;
+  const std::regex code("`([^`=]+)(=([^`]*))?`");
+  for (std::string line; std::getline(page, line);) {
+    if (!line.starts_with("| `")) continue;
+    const std::size_t second = line.find('|', 1);
+    const std::size_t third = line.find('|', second + 1);
+    Row row;
+    row.settings = line.substr(second, third - second);
+    const std::string types = line.substr(0, second);
+    const std::string options = line.substr(third);
+    const auto end = std::sregex_iterator();
+    for (auto it = std::sregex_iterator(options.begin(), options.end(), code); it != end; ++it) {
+      row.options[(*it)[1]] = (*it)[3];
+    }
+    for (auto it = std::sregex_iterator(types.begin(), types.end(), code); it != end; ++it) {
+      row.type = (*it)[1];
+      rows.push_back(row);
+    }
+  }
+  return rows;
+}
+
+// The page knows every type and its settings, and every option that it names is one, with the
+// default that it says.
+TEST(SchedulePage, says_what_is_so) {
+  std::vector<std::string> types;
+  for (const Row& row : documented()) {
+    SCOPED_TRACE(row.type);
+    types.push_back(row.type);
+    const ScheduleTraits traits = schedule_traits(row.type);
+    const auto says = [&](const char* word) {
+      return row.settings.find(word) != std::string::npos;
+    };
+    EXPECT_EQ(traits.warmup, says("warmup"));
+    EXPECT_EQ(traits.total, says("total"));
+    EXPECT_EQ(traits.min_ratio, says("ratio"));
+    std::map<std::string, std::string> given;
+    std::map<std::string, std::string> all;
+    for (const auto& [name, value] : row.options) {
+      all[name] = value.empty() ? "1e-9" : value;
+      if (!value.empty()) given[name] = value;
+    }
+    if (MetricSchedule::is(row.type)) {
+      MetricSchedule plain({.type = row.type, .bases = {1}});
+      MetricSchedule explicitly({.type = row.type, .options = given, .bases = {1}});
+      for (int i = 0; i < 2000; ++i) {
+        const double metric = 2 - i % 700 * 1e-3 + i % 7;
+        plain.observe(metric);
+        explicitly.observe(metric);
+        ASSERT_EQ(plain.state(), explicitly.state());
+      }
+      continue;
+    }
+    const auto with = [&](const std::map<std::string, std::string>& options) {
+      return Schedule({.type = row.type,
+                       .warmup_steps = 30,
+                       .total_steps = 5000,
+                       .min_ratio = 0.1,
+                       .options = options});
+    };
+    const Schedule plain = with({});
+    const Schedule explicitly = with(given);
+    with(all);  // names that are none are refused
+    for (std::int64_t step = 0; step < 6000; ++step) {
+      ASSERT_EQ(plain.rate(1, step), explicitly.rate(1, step)) << step;
+    }
+  }
+  EXPECT_THAT(types, ::testing::UnorderedElementsAreArray(schedule_types()));
 }
 
 }  // namespace

@@ -48,6 +48,16 @@ def test_adafactor_whose_statistics_are_spread_over_ranks(place):
         place, optimizer__type="adafactor", optimizer__momentum=0.9, optimizer__scale_parameter=True, optimizer__lr=0.05)
 
 
+def test_gradients_that_stay_infinite_end_the_run_by_name(place):
+    settings = {**SETTINGS, "optimizer.type": "sgd", "optimizer.lr": 1000, "optimizer.clip_norm": 0,
+                "optimizer.weight_decay": 100, "schedule.type": "constant", "schedule.warmup_steps": 0,
+                "train.max_steps": 60, "schedule.total_steps": 60, "precision.max_skips": 2}
+    job = place.start("train", place.config(settings), ranks=2)
+    job.wait(60)
+    scenario.require_equal(job.code, 64, f"exit code: {job.describe()}")
+    scenario.require("gradients were not finite for 2 steps in a row, first in " in job.err, job.describe())
+
+
 def test_state_of_another_optimizer_is_refused_by_name(place):
     place.train({**SETTINGS, "train.max_steps": 1, "optimizer.type": "lion"}, ranks=1)
     job = place.start("train", place.config({**SETTINGS, "optimizer.type": "adamw"}), "--resume", "auto", ranks=1)
