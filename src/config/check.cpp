@@ -237,6 +237,10 @@ std::string dynamic_scale_problem(const Config& c) {
   if (changed && (p.compute != "fp16" || p.loss_scale != "dynamic"))
     return "settings of the dynamic loss scale have no effect here; they need precision: "
            "{compute: fp16, loss_scale: dynamic}";
+  if (p.hysteresis == 1 &&
+      (p.consecutive_hysteresis != d.consecutive_hysteresis || p.min_scale != d.min_scale))
+    return "consecutive_hysteresis and min_scale have no effect without precision.hysteresis above "
+           "1";
   if (p.hysteresis > 1 &&
       (p.growth_factor != d.growth_factor || p.backoff_factor != d.backoff_factor))
     return "with hysteresis the rule is DeepSpeed's, which always doubles and halves; leave "
@@ -320,8 +324,8 @@ const std::vector<Rule>& rules() {
       {{"precision.moments", "optimizer.type", "optimizer.momentum"}, moments_problem},
       {{"precision.loss_scale", "precision.compute"}, loss_scale_problem},
       {{"precision.initial_scale", "precision.growth_factor", "precision.backoff_factor",
-        "precision.growth_interval", "precision.hysteresis", "precision.compute",
-        "precision.loss_scale"},
+        "precision.growth_interval", "precision.hysteresis", "precision.consecutive_hysteresis",
+        "precision.min_scale", "precision.compute", "precision.loss_scale"},
        dynamic_scale_problem},
       {{"schedule.warmup_steps", "schedule.total_steps", "train.max_steps"}, warmup_problem},
       {{"schedule.min_lr_ratio", "schedule.type"}, min_lr_problem},

@@ -204,7 +204,7 @@ std::string help_text(std::string_view prefix) {
         fmt::format("{}; default {}", type_text(field, slot), value_text(field, slot));
     if (!allowed.empty()) note += "; " + allowed;
     if (!field.unit.empty()) note += fmt::format(" [{}]", field.unit);
-    out += fmt::format("  {:<32}{}\n  {:<32}({})\n", field.path, field.help, "", note);
+    out += fmt::format("  {:<34}{}\n  {:<34}({})\n", field.path, field.help, "", note);
   }
   return out;
 }

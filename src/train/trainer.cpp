@@ -74,6 +74,8 @@ optim::LossScalerOptions scaler_options(const config::Precision& precision) {
   options.backoff_factor = precision.backoff_factor;
   options.growth_interval = precision.growth_interval;
   options.hysteresis = precision.hysteresis;
+  options.consecutive_hysteresis = precision.consecutive_hysteresis;
+  options.min_scale = precision.min_scale;
   if (precision.compute == "fp16" && precision.loss_scale == "dynamic") return options;
   options.rule = optim::ScaleRule::kFixed;
   options.initial_scale = precision.compute == "fp16" ? std::stod(precision.loss_scale) : 1;

@@ -70,6 +70,7 @@ TEST(ConfigCheck, names_each_combination_that_cannot_work) {
        "precision.moments: sgd without optimizer.momentum keeps no moments"},
       {"precision: {loss_scale: static}", "'static' is neither dynamic nor a number"},
       {"precision: {loss_scale: 128}", "precision.loss_scale: only fp16 needs a loss scale"},
+      {"precision: {min_scale: 2}", "min_scale have no effect without precision.hysteresis"},
       {"precision: {hysteresis: 2}", "settings of the dynamic loss scale have no effect here"},
   };
   for (const auto& [yaml, problem] : cases) expect_contains(problems_with_data(yaml), problem);

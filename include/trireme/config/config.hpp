@@ -131,6 +131,8 @@ struct Precision {
   double backoff_factor = 0.5;
   std::int64_t growth_interval = 2000;
   std::int64_t hysteresis = 1;  // above 1: DeepSpeed's rule
+  bool consecutive_hysteresis = false;
+  double min_scale = 1;
   std::int64_t max_skips = 10;  // steps without an update in a row that end the run, of any type
 
   bool operator==(const Precision&) const = default;
