@@ -315,6 +315,19 @@ Identity identify(const Environment& environment) {
   return identity;
 }
 
+void check_before_mpi(const Identity& identity, const Environment& environment,
+                      std::string_view mpi) {
+  if (identity.launcher != "Slurm" || !mpi.starts_with("Open MPI")) return;
+  for (const char* help : {"PMIX_NAMESPACE", "PMI_FD", "PMI_RANK"}) {
+    if (environment.contains(help)) return;
+  }
+  fail(fmt::format("{} gives this process rank {} of {}, but srun gave it no PMI by which {} could "
+                   "find the others (SLURM_MPI_TYPE={})",
+                   identity.source, *identity.rank, *identity.size, mpi,
+                   lookup(environment, "SLURM_MPI_TYPE").value_or("none")),
+       remedy(identity));
+}
+
 void check_against_mpi(const Identity& identity, int mpi_rank, int mpi_size) {
   const auto refuse = [&](std::string message) {
     Error error(ErrorKind::kEnvironment, std::move(message), remedy(identity));

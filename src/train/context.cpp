@@ -1,6 +1,7 @@
 #include "trireme/train/context.hpp"
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/version.hpp"
 #include "trireme/cluster/job.hpp"
 #include "trireme/kernels/runtime.hpp"
 #include "trireme/memory/process.hpp"
@@ -22,6 +23,34 @@ comm::SessionOptions session_options(const Environment& environment) {
     std::from_chars(text->data(), text->data() + text->size(), options.ranks_per_node);
   }
   return options;
+}
+
+// What the environment says of this process, or what is wrong with it. A rank that throws before
+// MPI_Init would leave the others waiting in theirs.
+struct Told {
+  cluster::Identity identity;
+  std::optional<Error> wrong;
+};
+
+Told read_identity(const Environment& environment) {
+  try {
+    return {cluster::identify(environment), std::nullopt};
+  } catch (const Error& error) {
+    return {{}, error};
+  }
+}
+
+// @collective. Throws on every rank what the first one with a fault found.
+void require_sound(const Told& told, comm::Communicator& world) {
+  world.agree("compare what launchers say", [&told] {
+    if (told.wrong) throw *told.wrong;
+  });
+}
+
+// For starting MPI, unless it is known that it cannot work.
+comm::SessionOptions checked_options(const Told& told, const Environment& environment) {
+  if (!told.wrong) cluster::check_before_mpi(told.identity, environment, build::kMpi);
+  return session_options(environment);
 }
 
 // @collective. Every rank says who its launcher made it.
@@ -51,16 +80,18 @@ std::optional<double> job_end(const Environment& environment, comm::Communicator
 
 struct Context::Impl {
   Environment environment;
-  cluster::Identity identity;
+  Told told;
   comm::Session session;
   kernels::Runtime kernels;
   obs::Log log;
 
   Impl(int& argc, char**& argv)
       : environment(current_environment()),
-        identity(cluster::identify(environment)),
-        session(&argc, &argv, session_options(environment)),
+        told(read_identity(environment)),
+        session(&argc, &argv, checked_options(told, environment)),
         log(static_cast<int>(session.world().rank().value), session.world().is_root()) {
+    require_sound(told, session.world());
+    cluster::Identity& identity = told.identity;
     cluster::check_against_mpi(identity, static_cast<int>(session.world().rank().value),
                                session.world().size());
     check_claims(identity, session.world());
@@ -77,7 +108,7 @@ Context::~Context() = default;
 comm::Session& Context::session() { return impl_->session; }
 comm::Communicator& Context::world() { return impl_->session.world(); }
 obs::Log& Context::log() { return impl_->log; }
-const cluster::Identity& Context::identity() const { return impl_->identity; }
+const cluster::Identity& Context::identity() const { return impl_->told.identity; }
 const Environment& Context::environment() const { return impl_->environment; }
 
 }  // namespace trireme

@@ -188,6 +188,26 @@ TEST(Identity, knows_the_size_of_a_node_under_flux_only_where_all_have_the_same)
   EXPECT_EQ(identify(environment).local_size, std::nullopt);
 }
 
+TEST(Identity, refuses_open_mpi_under_srun_without_pmi) {
+  const auto message = [](const std::string& name, const char* mpi) -> std::string {
+    const Environment environment = recorded(name);
+    try {
+      check_before_mpi(identify(environment), environment, mpi);
+    } catch (const Error& error) {
+      EXPECT_NE(error.hint.find("srun --mpi=pmix"), std::string::npos);
+      return error.message;
+    }
+    return "no error";
+  };
+  EXPECT_EQ(
+      message("srun-mpi-none.r3", "Open MPI 4.1.4"),
+      "SLURM_PROCID gives this process rank 3 of 4, but srun gave it no PMI by which Open MPI "
+      "4.1.4 could find the others (SLURM_MPI_TYPE=none)");
+  EXPECT_EQ(message("srun-mpi-none.r3", "MPICH 4.0.2"), "no error");
+  for (const char* name : {"srun.r3", "srun-mpi-pmi2.r3", "salloc-mpirun.r3", "sbatch.batch"})
+    EXPECT_EQ(message(name, "Open MPI 4.1.4"), "no error") << name;
+}
+
 std::string claim_refusal(const Identity& identity, const std::vector<Claim>& claims) {
   try {
     check_claims(identity, claims);

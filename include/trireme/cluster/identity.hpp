@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace trireme::cluster {
@@ -30,6 +31,11 @@ struct Identity {
 // batch script. Throws Environment when variables of one launcher, or two launchers of which
 // neither can have started the other, contradict each other.
 Identity identify(const Environment& environment);
+
+// Before MPI_Init: throws Environment when srun started this process without the help that an MPI of
+// this kind ("Open MPI 4.1.4") needs to find the other ranks, which it would say in forty lines.
+void check_before_mpi(const Identity& identity, const Environment& environment,
+                      std::string_view mpi);
 
 // Throws Environment when the launcher says `size` processes but MPI has another size: each process
 // would train alone (srun without --mpi, an MPI of another kind, pbsdsh), naming variable, both
