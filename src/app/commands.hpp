@@ -23,5 +23,6 @@ void add_bench(Program program);
 void add_checkpoint(Program program);
 void add_config(Program program);
 void add_report(Program program);
+void add_submit(Program program);
 
 }  // namespace trireme::app

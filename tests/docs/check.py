@@ -20,7 +20,7 @@ import sys
 import tempfile
 
 # First parts of paths that belong to the checkout and not to a run or a machine.
-TOPS = ("src", "include", "tests", "share", "cmake", "benchmarks", ".ci")
+TOPS = ("src", "include", "tests", "share", "cmake", "benchmarks", "slurm", "pbs", ".ci")
 FILES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "CMakeLists.txt", "CMakePresets.json", "bootstrap")
 SECTIONS = "run|model|data|train|optimizer|schedule|precision|parallel|offload|checkpoint|log|stop"
 SETTING = re.compile(rf"(?:{SECTIONS})\.[a-z][a-z_0-9]*")
