@@ -78,6 +78,13 @@ Content content_of(parallel::Engine& engine, optim::Optimizer& optimizer, bool o
 bool is_model(const std::string& path) { return path.starts_with(kModel); }
 bool is_optimizer(const std::string& path) { return path.starts_with("/optimizer/"); }
 
+// Model tensors stand first in a Content.
+void keep_weights_alone(Content& content) {
+  std::erase_if(content.tensors, [](const auto& spec) { return !is_model(spec.path); });
+  const std::size_t kept = content.tensors.size();
+  std::erase_if(content.extents, [kept](const auto& extent) { return extent.tensor >= kept; });
+}
+
 // Returns where a tensor is in the file; throws for one that is absent or another.
 std::size_t locate(const ckpt::TensorSpec& wanted, const ckpt::Reader& reader) {
   const auto refuse = is_model(wanted.path) ? throw_other_model : throw_other_optimizer;
@@ -130,19 +137,24 @@ ckpt::Snapshot snapshot(parallel::Engine& engine, optim::Optimizer& optimizer,
   return result;
 }
 
-TrainingState restore(parallel::Engine& engine, optim::Optimizer& optimizer,
-                      const ckpt::Reader& reader) {
+std::optional<TrainingState> restore(parallel::Engine& engine, optim::Optimizer& optimizer,
+                                     const ckpt::Reader& reader) {
   Content content = content_of(engine, optimizer, /*owned=*/false);
-  std::vector<std::size_t> where;
-  for (const ckpt::TensorSpec& wanted : content.tensors) where.push_back(locate(wanted, reader));
-  refuse_more(content, reader);
   const auto training = reader.extra().find("training");
-  if (training == reader.extra().end()) {
+  const bool has_training = training != reader.extra().end();
+  const bool has_optimizer =
+      std::ranges::any_of(reader.tensors(), is_optimizer, &ckpt::TensorSpec::path);
+  if (!has_training && has_optimizer) {
     throw Error(ErrorKind::kCorrupt,
                 fmt::format("{} has no extra/training", reader.path().string()));
   }
+  if (!has_training) keep_weights_alone(content);
+  std::vector<std::size_t> where;
+  for (const ckpt::TensorSpec& wanted : content.tensors) where.push_back(locate(wanted, reader));
+  refuse_more(content, reader);
   for (ckpt::Extent& extent : content.extents) extent.tensor = where[extent.tensor];
   reader.read(content.extents);
+  if (!has_training) return std::nullopt;
   return training_state_from_json(training->second);
 }
 

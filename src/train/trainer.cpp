@@ -267,13 +267,18 @@ void Run::build() {
 void Run::resume() {
   if (options_.dry_run) return;
   const auto load = [this](const ckpt::Reader& reader) {
-    const TrainingState stored = restore(*engine_, *optimizer_, reader);
-    require_same_data(stored, state_);
-    state_ = stored;
-    if (metric_schedule_ && !stored.schedule.empty()) metric_schedule_->restore(stored.schedule);
-    if (!stored.loss_scaler.empty()) scaler_->restore(stored.loss_scaler);
+    const std::optional<TrainingState> stored = restore(*engine_, *optimizer_, reader);
     last_checkpoint_ = reader.path();
-    last_saved_step_ = stored.step;
+    if (!stored) {
+      context_.log().info(fmt::format("{} holds weights alone: training starts from them at step 0",
+                                      reader.path().string()));
+      return;
+    }
+    require_same_data(*stored, state_);
+    state_ = *stored;
+    if (metric_schedule_ && !stored->schedule.empty()) metric_schedule_->restore(stored->schedule);
+    if (!stored->loss_scaler.empty()) scaler_->restore(stored->loss_scaler);
+    last_saved_step_ = stored->step;
   };
   if (options_.resume.mode == Resume::Mode::kAuto) {
     const auto warn = [this](const std::string& text) { context_.log().warn(text); };

@@ -48,6 +48,18 @@ def test_adafactor_whose_statistics_are_spread_over_ranks(place):
         place, optimizer__type="adafactor", optimizer__momentum=0.9, optimizer__scale_parameter=True, optimizer__lr=0.05)
 
 
+def test_weights_alone_start_a_run_with_a_fresh_optimizer(place):
+    place.train({**SETTINGS, "optimizer.type": "lion", "optimizer.lr": 1e-3, "train.max_steps": 3}, ranks=2)
+    place.run("ckpt", "export", "runs/run", "--to", "hf")
+    place.run("ckpt", "import", "hf", "--to", "imported")
+    job = place.train({**SETTINGS, "run.name": "tuned"}, "--resume", "imported/step-00000000", ranks=2)
+    scenario.require("holds weights alone" in job.err, job.describe())
+    steps = [line["step"] for line in place.metrics("runs/tuned")]
+    scenario.require_equal(steps, [1, 2, 3, 4], "steps")
+    first = place.losses("runs/run")[0]
+    scenario.require(place.losses("runs/tuned")[0] < first, "the weights are not those that were trained")
+
+
 def test_gradients_that_stay_infinite_end_the_run_by_name(place):
     settings = {**SETTINGS, "optimizer.type": "sgd", "optimizer.lr": 1000, "optimizer.clip_norm": 0,
                 "optimizer.weight_decay": 100, "schedule.type": "constant", "schedule.warmup_steps": 0,

@@ -9,6 +9,7 @@
 #include "trireme/parallel/engine.hpp"
 #include "trireme/train/state.hpp"
 
+#include <optional>
 #include <string>
 
 namespace trireme::train {
@@ -19,9 +20,10 @@ ckpt::Snapshot snapshot(parallel::Engine& engine, optim::Optimizer& optimizer,
                         const TrainingState& state, const std::string& config_yaml);
 
 // Fills master weights and the optimizer's state on this rank and returns the counters;
-// Engine::refresh_work() must follow on all ranks. Throws Config when the checkpoint is of another
-// model or optimizer, Corrupt when it is damaged.
-TrainingState restore(parallel::Engine& engine, optim::Optimizer& optimizer,
-                      const ckpt::Reader& reader);
+// Engine::refresh_work() must follow on all ranks. A checkpoint of weights alone, as an import makes
+// it, has no counters: nothing is returned and the optimizer starts afresh. Throws Config when the
+// checkpoint is of another model or optimizer, Corrupt when it is damaged.
+std::optional<TrainingState> restore(parallel::Engine& engine, optim::Optimizer& optimizer,
+                                     const ckpt::Reader& reader);
 
 }  // namespace trireme::train
