@@ -3,6 +3,8 @@
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/norm.hpp"
 
+#include "number_type.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -34,11 +36,6 @@ double square_sum(std::span<const float> values) {
   double sum = 0;
   kernels::block_square_sums(values, std::span(&sum, 1));
   return sum;
-}
-
-kernels::NumberType number_type(at::ScalarType type) {
-  if (type == at::kFloat) return kernels::NumberType::kFp32;
-  return type == at::kBFloat16 ? kernels::NumberType::kBf16 : kernels::NumberType::kFp16;
 }
 
 }  // namespace

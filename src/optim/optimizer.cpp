@@ -7,6 +7,7 @@
 #include "trireme/kernels/optimizers.hpp"
 
 #include "adafactor.hpp"
+#include "number_type.hpp"
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -18,30 +19,33 @@ namespace trireme::optim {
 
 namespace {
 
+enum class Kind { kAdamW, kAdam, kSgd, kAdagrad, kLion, kAdafactor };
+
+// In the order of Kind.
 const std::array<std::string, 6> kTypes{"adamw", "adam", "sgd", "adagrad", "lion", "adafactor"};
+
+// Throws Config for an unknown type.
+Kind kind_of(const std::string& type) {
+  const auto found = std::ranges::find(kTypes, type);
+  if (found != kTypes.end()) return static_cast<Kind>(found - kTypes.begin());
+  const auto near = nearest(type, kTypes);
+  throw Error(ErrorKind::kConfig,
+              fmt::format("optimizer.type: unknown type '{}'; {}", type,
+                          near ? fmt::format("did you mean '{}'", *near)
+                               : fmt::format("there are {}", fmt::join(kTypes, ", "))));
+}
 
 using Rule =
     std::variant<kernels::AdamRule, kernels::SgdRule, kernels::AdagradRule, kernels::LionRule>;
 
-kernels::NumberType number_type(at::ScalarType type) {
-  if (type == at::kFloat) return kernels::NumberType::kFp32;
-  return type == at::kBFloat16 ? kernels::NumberType::kBf16 : kernels::NumberType::kFp16;
-}
-
-std::vector<std::string> problems_of(const OptimizerOptions& options) {
+std::vector<std::string> problems_of(const OptimizerOptions& options, Kind kind) {
   std::vector<std::string> problems;
   const auto refuse = [&](bool wrong, std::string text) {
     if (wrong) problems.push_back(std::move(text));
   };
-  if (std::ranges::find(kTypes, options.type) == kTypes.end()) {
-    const auto near = nearest(options.type, kTypes);
-    problems.push_back(fmt::format("optimizer.type: unknown type '{}'; {}", options.type,
-                                   near ? fmt::format("did you mean '{}'", *near)
-                                        : fmt::format("there are {}", fmt::join(kTypes, ", "))));
-  }
   refuse(options.nesterov && (options.momentum == 0 || options.dampening != 0),
          "optimizer.nesterov: needs momentum above 0 and dampening 0");
-  refuse(options.type == "adafactor" && options.maximize,
+  refuse(kind == Kind::kAdafactor && options.maximize,
          "optimizer.maximize: Adafactor only minimizes");
   refuse(options.moments != at::kFloat && options.moments != at::kBFloat16,
          "precision.moments: moments are fp32 or bf16");
@@ -49,6 +53,14 @@ std::vector<std::string> problems_of(const OptimizerOptions& options) {
   refuse(!fraction(options.betas[0]) || !fraction(options.betas[1]),
          "optimizer.betas: both must be in [0, 1)");
   refuse(options.adafactor.clip_threshold <= 0, "optimizer.clip_threshold: must be above 0");
+  const bool adam = kind == Kind::kAdamW || kind == Kind::kAdam;
+  for (std::size_t g = 0; g < options.groups.size(); ++g) {
+    const GroupRule& rule = options.groups[g];
+    refuse(rule.betas && !adam && kind != Kind::kLion,
+           fmt::format("optimizer.groups.{}.betas: have no effect on {}", g, options.type));
+    refuse(rule.eps && !adam && kind != Kind::kAdagrad,
+           fmt::format("optimizer.groups.{}.eps: has no effect on {}", g, options.type));
+  }
   return problems;
 }
 
@@ -69,38 +81,38 @@ double clip_coefficient(double norm, double max_norm) {
 
 struct Optimizer::Impl {
   explicit Impl(OptimizerOptions given)
-      : options(std::move(given)), groups(base_group(options), options.groups) {
-    const std::vector<std::string> problems = problems_of(options);
+      : options(std::move(given)),
+        kind(kind_of(options.type)),
+        groups(base_group(options), options.groups) {
+    const std::vector<std::string> problems = problems_of(options, kind);
     if (!problems.empty()) {
       throw Error(ErrorKind::kConfig, fmt::format("{}", fmt::join(problems, "\n")));
     }
   }
 
-  bool factors() const { return options.type == "adafactor"; }
-
   Rule rule(const Group& group, const UpdateStep& step) const {
     const double rate = step.rate ? step.rate(group.lr) : group.lr;
     const double beta1 = step.momentum.value_or(group.betas[0]);
     const double beta2 = step.beta2.value_or(group.betas[1]);
-    if (options.type == "sgd") {
+    if (kind == Kind::kSgd) {
       return kernels::SgdRule{.lr = rate,
                               .momentum = momentum(step),
                               .dampening = options.dampening,
                               .nesterov = options.nesterov,
                               .step = step.number};
     }
-    if (options.type == "adagrad") {
+    if (kind == Kind::kAdagrad) {
       return kernels::AdagradRule{
           .lr = rate, .lr_decay = options.lr_decay, .eps = group.eps, .step = step.number};
     }
-    if (options.type == "lion") {
+    if (kind == Kind::kLion) {
       return kernels::LionRule{.lr = rate, .beta1 = beta1, .beta2 = beta2};
     }
     return kernels::AdamRule{.lr = rate,
                              .beta1 = beta1,
                              .beta2 = beta2,
                              .eps = group.eps,
-                             .decoupled = options.type == "adamw",
+                             .decoupled = kind == Kind::kAdamW,
                              .amsgrad = options.amsgrad,
                              .step = step.number};
   }
@@ -166,6 +178,7 @@ struct Optimizer::Impl {
   }
 
   OptimizerOptions options;
+  Kind kind;
   Groups groups;
   std::vector<std::size_t> group_of;  // by parameter
   std::unique_ptr<Adafactor> adafactor;
@@ -179,17 +192,22 @@ Optimizer& Optimizer::operator=(Optimizer&&) noexcept = default;
 
 std::vector<std::string> Optimizer::moment_names() const {
   const OptimizerOptions& options = impl_->options;
-  if (options.type == "sgd") {
-    return options.momentum == 0 ? std::vector<std::string>{}
-                                 : std::vector<std::string>{"momentum_buffer"};
+  using Names = std::vector<std::string>;
+  switch (impl_->kind) {
+    case Kind::kAdamW:
+    case Kind::kAdam:
+      return options.amsgrad ? Names{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
+                             : Names{"exp_avg", "exp_avg_sq"};
+    case Kind::kSgd:
+      return options.momentum == 0 ? Names{} : Names{"momentum_buffer"};
+    case Kind::kAdagrad:
+      return {"sum"};
+    case Kind::kLion:
+      return {"exp_avg"};
+    case Kind::kAdafactor:
+      return options.momentum == 0 ? Names{} : Names{"exp_avg"};
   }
-  if (options.type == "adagrad") return {"sum"};
-  if (options.type == "lion") return {"exp_avg"};
-  if (options.type == "adafactor") {
-    return options.momentum == 0 ? std::vector<std::string>{} : std::vector<std::string>{"exp_avg"};
-  }
-  if (options.amsgrad) return {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
-  return {"exp_avg", "exp_avg_sq"};
+  return {};
 }
 
 std::vector<double> Optimizer::base_rates() const {
@@ -201,9 +219,8 @@ std::vector<double> Optimizer::base_rates() const {
 }
 
 bool Optimizer::has_momentum() const {
-  const OptimizerOptions& options = impl_->options;
-  if (options.type == "adagrad" || options.type == "adafactor") return false;
-  return options.type != "sgd" || options.momentum > 0;
+  if (impl_->kind == Kind::kSgd) return impl_->options.momentum > 0;
+  return impl_->kind != Kind::kAdagrad && impl_->kind != Kind::kAdafactor;
 }
 
 void Optimizer::configure(parallel::EngineOptions& options) const {
@@ -226,11 +243,11 @@ void Optimizer::attach(parallel::Engine& engine, comm::Communicator& world) {
   }
   impl_->groups.require_effect(trained);
   const OptimizerOptions& options = impl_->options;
-  if (impl_->factors()) {
+  if (impl_->kind == Kind::kAdafactor) {
     impl_->adafactor =
         std::make_unique<Adafactor>(options.adafactor, options.momentum, engine, world);
   }
-  if (options.type != "adagrad" || options.initial_accumulator == 0) return;
+  if (impl_->kind != Kind::kAdagrad || options.initial_accumulator == 0) return;
   const auto initial = static_cast<float>(options.initial_accumulator);
   for (const parallel::StatePiece& piece : engine.state(/*owned=*/false)) {
     if (piece.moments[0] == nullptr) continue;
@@ -246,7 +263,7 @@ void Optimizer::attach(parallel::Engine& engine, comm::Communicator& world) {
 
 void Optimizer::update(parallel::Engine& engine, const parallel::StepSums& sums,
                        const UpdateStep& step) {
-  if (impl_->factors()) {
+  if (impl_->kind == Kind::kAdafactor) {
     impl_->update_factored(engine, sums, step);
   } else {
     impl_->update_elements(engine, sums, step);
@@ -255,7 +272,7 @@ void Optimizer::update(parallel::Engine& engine, const parallel::StepSums& sums,
 
 double Optimizer::rate(const UpdateStep& step) const {
   const double base = impl_->options.lr;
-  if (impl_->factors()) return impl_->relative_rate(base, step);
+  if (impl_->kind == Kind::kAdafactor) return impl_->relative_rate(base, step);
   return step.rate ? step.rate(base) : base;
 }
 

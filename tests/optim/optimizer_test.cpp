@@ -414,6 +414,10 @@ TEST(Optimizer, refuses_what_it_cannot_do) {
   EXPECT_THAT(config_error({.groups = {{.match = "(", .eps = 1e-6}}}),
               HasSubstr("no regular expression"));
   EXPECT_THAT(config_error({.groups = {{.match = "bias"}}}), HasSubstr("sets nothing"));
+  EXPECT_THAT(config_error({.type = "sgd", .groups = {{.match = "bias", .betas = {{0.9, 0.9}}}}}),
+              HasSubstr("optimizer.groups.0.betas: have no effect on sgd"));
+  EXPECT_THAT(config_error({.type = "lion", .groups = {{.match = "bias", .eps = 1e-6}}}),
+              HasSubstr("optimizer.groups.0.eps: has no effect on lion"));
 }
 
 // The gradient of everything is 1: 4 elements in the frozen-free part, of which "free.bias" is one.

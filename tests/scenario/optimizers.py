@@ -78,6 +78,16 @@ def test_state_of_another_optimizer_is_refused_by_name(place):
     scenario.require("checkpoint of another optimizer: it has no /optimizer/exp_avg_sq/" in job.err, job.describe())
 
 
+def test_a_cycle_of_a_momentum_that_there_is_not_is_refused(place):
+    settings = {**SETTINGS, "optimizer.type": "adagrad", "schedule.type": "one_cycle", "schedule.warmup_steps": 0}
+    job = place.start("train", place.config(settings), "--dry-run", ranks=1)
+    job.wait(60)
+    scenario.require_equal(job.code, 64, f"exit code: {job.describe()}")
+    scenario.require("schedule.options: {cycle_momentum: false}" in job.err, job.describe())
+    settings["schedule.options"] = {"cycle_momentum": False}
+    place.train({**settings, "train.max_steps": 2}, ranks=1)
+
+
 def test_a_group_that_matches_nothing_is_refused(place):
     settings = {**SETTINGS, "optimizer.groups": [{"match": "layernorm", "weight_decay": 0.5}]}
     job = place.start("train", place.config(settings), ranks=1)
