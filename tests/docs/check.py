@@ -109,7 +109,8 @@ class Program:
     def subcommands(self, chain):
         _, out, _ = self.ask(*chain, "--help")
         part = out.partition("Subcommands:")[2]
-        return set(re.findall(r"^  ([a-z][a-z-]*)  ", part, re.M))
+        names = re.findall(r"^  ([a-z][a-z-]*(?:, [a-z][a-z-]*)*)  ", part, re.M)  # a name and its aliases
+        return {name for listed in names for name in listed.split(", ")}
 
     def flags(self, chain):
         _, out, _ = self.ask(*chain, "--help")
@@ -255,7 +256,7 @@ class Pretended(Program):
             return (0, "", "") if good else (64, "", "unknown key")
         if arguments == ("train", "--help"):
             return 0, "Options:\n  --set TEXT\n", ""
-        return 0, "Subcommands:\n  train   trains\n  config  shows\n", ""
+        return 0, "Subcommands:\n  train, fit  trains\n  config      shows\n", ""
 
 
 def self_test():
