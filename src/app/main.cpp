@@ -54,6 +54,8 @@ int run(int argc, char** argv) {
   add_config(program);
   add_report(program);
   add_submit(program);
+  add_env(program);
+  add_doctor(program);
   try {
     cli.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

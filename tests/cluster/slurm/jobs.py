@@ -1,5 +1,6 @@
 """Jobs on a real Slurm of two nodes (cluster.py): submitted, stopped before their limit, cancelled, preempted, chained, as
 arrays, through qsub, and on a node that dies. Whatever happens, training ends as if nothing had."""
+import json
 import os
 import pathlib
 import re
@@ -242,6 +243,33 @@ def test_processes_that_would_train_alone_are_refused(_):
     done = work.command("srun", "-N2", "-n3", "--mpi=none", BIN, "train", "job.yaml", code=None)
     require_equal(done.returncode, 69, f"code: {done.stderr}")
     require("of 3, but srun gave it no PMI" in done.stderr, f"no refusal: {done.stderr}")
+
+
+def test_doctor_prints_one_report_of_all_nodes(_):
+    work = Work("doctor", 10)
+    ranks = ["srun", "-Q", "-N2", "-n4", "--ntasks-per-node=2", "--mpi=pmix", BIN, "doctor", "--json"]
+    done = work.command(*ranks)
+    report = json.loads(done.stdout)
+    checks = {finding["check"] for finding in report["findings"]}
+    require_equal((report["nodes"], report["faults"]), (2, 0), f"nodes and faults: {done.stdout}")
+    require({"MPI", "clocks", "network", "node windows", "parallel HDF5", "shared folder"} <= checks, f"checks: {checks}")
+    require_equal(sorted(next(f for f in report["findings"] if f["check"] == "limits")["hosts"]), ["n1", "n2"], "hosts")
+    # A folder that every node has for itself.
+    done = work.command(*ranks, "--folder=/tmp", code=None)
+    require_equal(done.returncode, 69, f"code: {done.stdout}{done.stderr}")
+    fault = next(f for f in json.loads(done.stdout)["findings"] if f["severity"] == "fault")
+    require_equal((fault["check"], fault["hosts"]), ("shared folder", ["n2"]), "fault")
+
+
+def test_env_says_where_a_rank_is(_):
+    work = Work("env", 10)
+    done = work.command("srun", "-Q", "-N2", "-n4", "--ntasks-per-node=2", "--mpi=pmix", BIN, "env", "--json",
+                        "--all-ranks")
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    require_equal(sorted(answer["place"]["rank"] for answer in answers), [f"{r} of 4" for r in range(4)], "ranks")
+    require_equal({answer["job"]["hosts"] for answer in answers}, {"n1:2,n2:2"}, "hosts of the job")
+    done = work.command("srun", "-Q", "-N2", "-n4", "--mpi=pmix", BIN, "env", "--json")
+    require_equal(json.loads(done.stdout)["place"]["launcher"], "Slurm", "one answer for all")
 
 
 def test_a_job_saves_before_its_limit_is_requeued_and_ends_as_if_undisturbed(_):
