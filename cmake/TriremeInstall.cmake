@@ -22,6 +22,11 @@ function(trireme_install)
   endforeach()
   install(TARGETS ${targets} EXPORT trireme ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(EXPORT trireme NAMESPACE trireme:: FILE trireme-targets.cmake DESTINATION ${package})
+  # Job scripts by hand: TRIREME_HOME is this folder.
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/slurm" "${PROJECT_SOURCE_DIR}/pbs"
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/trireme USE_SOURCE_PERMISSIONS)
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/share/sites" "${PROJECT_SOURCE_DIR}/share/job"
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/trireme/share)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/" DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   install(DIRECTORY "${PROJECT_BINARY_DIR}/generated/include/" DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 

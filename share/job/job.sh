@@ -8,7 +8,7 @@
 # trireme_copy_to_nodes and trireme_again.
 #
 # Read from the environment, all optional:
-#   TRIREME_HOME         the checkout or installation; where the binary and share/sites are
+#   TRIREME_HOME         the checkout, or PREFIX/share/trireme of an installation
 #   TRIREME_BIN          the trireme program
 #   TRIREME_SITE         the name of a profile in share/sites, or a file
 #   TRIREME_LAUNCHER     the words that start ranks, as in "srun", "mpirun" or "ibrun" (default: found out)
@@ -81,7 +81,7 @@ trireme_named_site() { # NODES
 trireme_find_binary() {
   local candidate
   for candidate in "${TRIREME_BIN:-}" "$trireme_home/build/release/bin/trireme" "$trireme_home/bin/trireme" \
-    "$(command -v trireme || true)"; do
+    "$trireme_home/../../bin/trireme" "$(command -v trireme || true)"; do
     if [[ -n $candidate && -x $candidate ]]; then
       trireme_bin=$candidate
       return

@@ -23,7 +23,7 @@ struct Launcher {
   Name name;
   Name marker;  // must be set too, where the other names are too common to prove anything
   Name rank;
-  std::array<Name, 2> size;  // the first that is set counts
+  std::array<Name, 3> size;  // the first that is set counts
   Name local_rank;
   std::array<Name, 2> local_size;
   Name twin_rank = {};  // set by the same launcher for the same process: must agree with `rank`
@@ -93,9 +93,9 @@ constexpr std::array kLaunchers{
              {"MPI_LOCALNRANKS"}},
     // A step only: a batch script has SLURM_PROCID and SLURM_NTASKS too, and is alone.
     Launcher{"Slurm",
-             "SLURM_STEP_ID",
+             "",  // started_by() looks for the step's number under two names
              "SLURM_PROCID",
-             {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"},
+             {"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"},
              "SLURM_LOCALID",
              {},
              "PMI_RANK",
@@ -103,6 +103,13 @@ constexpr std::array kLaunchers{
              "SLURM_NODEID",
              {"SLURM_STEP_NUM_NODES", "SLURM_NNODES"}},
     Launcher{"PMI", "PMI_FD", "PMI_RANK", {"PMI_SIZE"}, "PMI_LOCAL_RANK", {"PMI_LOCAL_SIZE"}},
+    // What DeepSpeed's launcher and scripts of one's own set for PyTorch, with nobody else around.
+    Launcher{"torch variables",
+             "MASTER_ADDR",
+             "RANK",
+             {"WORLD_SIZE"},
+             "LOCAL_RANK",
+             {"LOCAL_WORLD_SIZE"}},
     // Last: a proxy's PMIX_RANK may be inherited. How many ranks there are only its server knows.
     Launcher{"PMIx", "PMIX_NAMESPACE", "PMIX_RANK", {}, "", {}},
 };
@@ -142,7 +149,8 @@ std::optional<int> number(const Environment& environment, Name name) {
   return value;
 }
 
-Name first_set(const Environment& environment, const std::array<Name, 2>& names) {
+template <std::size_t Count>
+Name first_set(const Environment& environment, const std::array<Name, Count>& names) {
   for (const Name name : names) {
     if (!name.empty() && environment.contains(name)) return name;
   }
@@ -158,36 +166,44 @@ void require_same(const Environment& environment, Name name, Name twin,
   }
 }
 
+// The second name is the older one.
+std::optional<std::string> step_of(const Environment& environment) {
+  const auto step = lookup(environment, "SLURM_STEP_ID");
+  return step ? step : lookup(environment, "SLURM_STEPID");
+}
+
 // Slurm's batch script and interactive shell are steps of their own in some set-ups, with reserved
 // numbers (slurm.h: SLURM_INTERACTIVE_STEP, SLURM_BATCH_SCRIPT, SLURM_EXTERN_CONT).
 bool is_reserved_step(const Environment& environment) {
-  const auto step = lookup(environment, "SLURM_STEP_ID");
+  const auto step = step_of(environment);
   return step && (*step == "4294967290" || *step == "4294967291" || *step == "4294967292");
 }
 
 bool started_by(const Launcher& launcher, const Environment& environment) {
   if (!environment.contains(launcher.rank)) return false;
-  if (!launcher.marker.empty() && !environment.contains(launcher.marker)) return false;
-  return launcher.name != "Slurm" || !is_reserved_step(environment);
+  if (launcher.name == "Slurm") return step_of(environment) && !is_reserved_step(environment);
+  return launcher.marker.empty() || environment.contains(launcher.marker);
 }
 
-// The tasks on this node, where SLURM_STEP_TASKS_PER_NODE is "2(x2),1".
+// The tasks on this node, where SLURM_STEP_TASKS_PER_NODE is "2(x2),1". Older versions have only the
+// variable of the job, which then has to fit the step.
 std::optional<int> slurm_local_size(const Environment& environment, int size) {
-  const auto text = lookup(environment, "SLURM_STEP_TASKS_PER_NODE");
+  const Name name = first_set(
+      environment, std::array<Name, 2>{"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
   const auto node = number(environment, "SLURM_NODEID");
-  if (!text || !node) return std::nullopt;
-  const std::vector<int> tasks = expand_counts(*text);
-  if (static_cast<std::size_t>(*node) >= tasks.size()) {
-    fail(fmt::format("SLURM_STEP_TASKS_PER_NODE='{}' does not tell the tasks of SLURM_NODEID={}",
-                     *text, *node),
-         kLeftover);
-  }
+  if (name.empty() || !node) return std::nullopt;
+  const std::string text = *lookup(environment, name);
+  const std::vector<int> tasks = expand_counts(text);
+  const bool of_step = name == "SLURM_STEP_TASKS_PER_NODE";
+  const bool known = static_cast<std::size_t>(*node) < tasks.size();
   const int total = std::accumulate(tasks.begin(), tasks.end(), 0);
-  if (total != size) {
-    fail(fmt::format("SLURM_STEP_TASKS_PER_NODE='{}' makes {} tasks, but the step has {}", *text,
-                     total, size),
+  if (!of_step && (!known || total != size)) return std::nullopt;
+  if (!known)
+    fail(fmt::format("{}='{}' does not tell the tasks of SLURM_NODEID={}", name, text, *node),
          kLeftover);
-  }
+  if (total != size)
+    fail(fmt::format("{}='{}' makes {} tasks, but the step has {}", name, text, total, size),
+         kLeftover);
   return tasks[static_cast<std::size_t>(*node)];
 }
 
@@ -242,7 +258,7 @@ void read_ranks(const Launcher& launcher, const Environment& environment, Identi
 // mpirun sets a PMIx name space of its own; where srun's stands, or none, in a step of Slurm, then
 // srun started this process and Open MPI's variables were exported by somebody.
 void check_exported_open_mpi(const Environment& environment) {
-  if (!environment.contains("OMPI_COMM_WORLD_RANK") || !environment.contains("SLURM_STEP_ID") ||
+  if (!environment.contains("OMPI_COMM_WORLD_RANK") || !step_of(environment) ||
       is_reserved_step(environment) || environment.contains("OMPI_MCA_orte_hnp_uri"))
     return;
   const auto name_space = lookup(environment, "PMIX_NAMESPACE");
@@ -253,8 +269,7 @@ void check_exported_open_mpi(const Environment& environment) {
 // RANK, LOCAL_RANK and WORLD_SIZE are what scripts set for PyTorch. Trireme does not need them; where
 // they say something else than the launcher the script is wrong, and so may be all that follows it.
 void check_exported_place(const Environment& environment, const Identity& identity) {
-  if (!identity.rank || identity.launcher == "torch elastic" || !environment.contains("RANK"))
-    return;
+  if (!identity.rank || identity.source == "RANK" || !environment.contains("RANK")) return;
   require_same(environment, "RANK", identity.source, kFrozen);
   if (!identity.size_source.empty())
     require_same(environment, "WORLD_SIZE", identity.size_source, kFrozen);
@@ -280,6 +295,8 @@ std::string remedy(const Identity& identity) {
   }
   if (identity.launcher == "torch elastic")
     return "start trireme with mpirun or srun, not with torchrun";
+  if (identity.launcher == "torch variables")
+    return "start trireme with mpirun or srun; for a process on its own, unset RANK and WORLD_SIZE";
   if (identity.launcher == "pbsdsh")
     return "start with mpirun or mpiexec inside the job; for runs that have nothing to do with "
            "each "

@@ -172,6 +172,32 @@ TEST(Identity, compares_the_tasks_of_all_nodes_with_those_of_the_step) {
             "SLURM_STEP_TASKS_PER_NODE='2,1' makes 3 tasks, but the step has 4");
 }
 
+TEST(Identity, takes_variables_for_pytorch_for_a_launcher_where_there_is_no_other) {
+  const Environment environment{
+      {"RANK", "2"}, {"WORLD_SIZE", "3"}, {"LOCAL_RANK", "2"}, {"MASTER_ADDR", "n1"}};
+  const Identity identity = identify(environment);
+  EXPECT_EQ(identity.launcher, "torch variables");
+  EXPECT_THROW(check_against_mpi(identity, 0, 1), Error);  // three processes that each are alone
+  EXPECT_EQ(identify({{"RANK", "2"}}).launcher, "none");
+  Environment under_srun = recorded("srun.r3");
+  under_srun.insert({{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "n1"}});
+  EXPECT_EQ(identify(under_srun).launcher, "Slurm");
+}
+
+TEST(Identity, knows_the_names_of_older_slurms) {
+  Environment environment = recorded("srun.r3");
+  for (const char* name :
+       {"SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS"})
+    environment.erase(name);
+  const Identity identity = identify(environment);
+  EXPECT_EQ(identity.launcher, "Slurm");
+  EXPECT_EQ(identity.size, 4);
+  EXPECT_EQ(identity.size_source, "SLURM_NPROCS");
+  EXPECT_EQ(identity.local_size, 2);
+  environment["SLURM_TASKS_PER_NODE"] = "4(x2)";  // the job's, of which this step is a part
+  EXPECT_EQ(identify(environment).local_size, std::nullopt);
+}
+
 TEST(Identity, takes_pmix_alone_for_a_rank_of_unknown_size) {
   const Identity identity = identify({{"PMIX_RANK", "2"}, {"PMIX_NAMESPACE", "job@1"}});
   EXPECT_EQ(identity.launcher, "PMIx");

@@ -15,7 +15,7 @@ namespace trireme::cluster {
 
 struct Identity {
   // "torch elastic", "jsrun", "Open MPI", "MVAPICH2", "PALS", "Flux", "Hydra", "Slurm", "PMI",
-  // "PMIx", "pbsdsh" (which gives no rank), or "none"
+  // "torch variables", "PMIx", "pbsdsh" (which gives no rank), or "none"
   std::string launcher;
   std::optional<int> rank, size;
   std::optional<int> local_rank, local_size;

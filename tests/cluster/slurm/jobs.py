@@ -215,6 +215,16 @@ def test_plain_srun_and_mpirun_in_a_script_of_ones_own_train(_):
         require("4 on 2 nodes" in text, f"{name}: {scenario.indented(text)}")
 
 
+def test_mpirun_in_the_script_is_told_too(_):
+    work = Work("mpirun")
+    job = work.submit(TRIREME_LAUNCHER="mpirun --allow-run-as-root")[0]
+    until(lambda: work.training(), "training", work, job)
+    slurm.run(["scancel", "--batch", "--signal=USR1", job])
+    text = require_end(work, job, "COMPLETED", "0:0")
+    require("got USR1" in text and "code 85" in text and "continuing from" in text, scenario.indented(text))
+    work.require_as_undisturbed()
+
+
 def test_binary_and_data_are_copied_to_the_nodes(_):
     work = Work("stage", 10)
     job = work.submit("--stage=binary", "--stage=text.txt",
