@@ -1,19 +1,15 @@
 #include "ckpt/block_reader.hpp"
 
-#include "trireme/base/error.hpp"
-
 #include "ckpt/format.hpp"
+#include "ckpt/slots.hpp"
 #include <fcntl.h>
-#include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
+#include <atomic>
 #include <cerrno>
 #include <condition_variable>
 #include <mutex>
-#include <optional>
 #include <stop_token>
 #include <thread>
 #include <vector>
@@ -23,7 +19,8 @@ namespace trireme::ckpt {
 namespace {
 
 constexpr std::size_t kSlots = 3;
-constexpr std::uint64_t kSlotBytes = 8 * 1024 * 1024;
+// Two, so that the disk has the next request before the processor comes round to ask for it.
+constexpr std::size_t kThreads = 2;
 
 // Neighbouring places that are read at once: places [first, last), bytes [begin, end) of the file.
 struct Request {
@@ -38,7 +35,7 @@ std::vector<Request> requests_for(std::span<const Place> places, std::uint64_t f
   for (std::size_t i = 0; i < places.size(); ++i) {
     const std::uint64_t end = std::min(align_up(places[i].offset + places[i].bytes), file_bytes);
     const bool joins = !requests.empty() && requests.back().end == places[i].offset &&
-                       end - requests.back().begin <= kSlotBytes;
+                       end - requests.back().begin <= Slots::kSlotBytes;
     if (!joins) requests.push_back({i, i, places[i].offset, 0});
     requests.back().last = i + 1;
     requests.back().end = end;
@@ -46,53 +43,32 @@ std::vector<Request> requests_for(std::span<const Place> places, std::uint64_t f
   return requests;
 }
 
-// Page-aligned and touched once.
-class Slots {
- public:
-  explicit Slots(std::size_t count) : bytes_(count * kSlotBytes) {
-    void* memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (memory == MAP_FAILED) {
-      throw Error(ErrorKind::kOutOfMemory,
-                  fmt::format("no {} to read a checkpoint",
-                              human(Bytes(static_cast<std::int64_t>(bytes_)))));
-    }
-    memory_ = static_cast<std::byte*>(memory);
-  }
-  ~Slots() { ::munmap(memory_, bytes_); }
-  Slots(const Slots&) = delete;
-  Slots& operator=(const Slots&) = delete;
-  std::byte* slot(std::size_t index) const { return memory_ + index % kSlots * kSlotBytes; }
-
- private:
-  std::size_t bytes_;
-  std::byte* memory_ = nullptr;
-};
-
 class Pipeline {
  public:
   Pipeline(int file, int direct, std::span<const Request> requests)
       : file_(file),
         direct_(direct),
         requests_(requests),
-        slots_(std::min(kSlots, requests.size())),
-        good_(requests.size()) {}
+        slots_(std::min(kSlots, requests.size()), "reading a checkpoint"),
+        state_(requests.size(), State::kWaiting) {}
 
   void run(std::span<const Place> places, const BlockReader::Use& use) {
     // One request is read here: a thread would cost more than it gains.
-    std::optional<std::jthread> thread;
-    if (requests_.size() > 1)
-      thread.emplace([this](const std::stop_token& stop) { read_all(stop); });
+    std::vector<std::jthread> threads;
+    const std::size_t helpers = requests_.size() > 1 ? kThreads : 0;
+    while (threads.size() < helpers)
+      threads.emplace_back([this](const std::stop_token& stop) { read_all(stop); });
     for (std::size_t r = 0; r < requests_.size(); ++r) {
-      if (thread) {
-        wait([&] { return filled_ > r; });
+      if (threads.empty()) {
+        state_[r] = fill(r);
       } else {
-        good_[r] = fill(r);
+        wait([&] { return state_[r] != State::kWaiting; });
       }
       for (std::size_t i = requests_[r].first; i < requests_[r].last; ++i) {
         const std::uint64_t at = places[i].offset - requests_[r].begin;
-        use(i, good_[r] ? std::span<const std::byte>(slots_.slot(r) + at, places[i].bytes)
-                        : std::span<const std::byte>());
+        use(i, state_[r] == State::kRead
+                   ? std::span<const std::byte>(slot(r).subspan(at, places[i].bytes))
+                   : std::span<const std::byte>());
       }
       const std::lock_guard lock(mutex_);
       ++used_;
@@ -101,6 +77,10 @@ class Pipeline {
   }
 
  private:
+  enum class State { kWaiting, kRead, kFailed };
+
+  std::span<std::byte> slot(std::size_t request) const { return slots_[request % kSlots]; }
+
   template <class Condition>
   void wait(Condition condition) {
     std::unique_lock lock(mutex_);
@@ -112,45 +92,45 @@ class Pipeline {
       const std::lock_guard lock(mutex_);
       changed_.notify_all();
     });
-    for (std::size_t r = 0; r < requests_.size(); ++r) {
+    for (std::size_t r = next_++; r < requests_.size(); r = next_++) {
       wait([&] { return r < used_ + kSlots || stop.stop_requested(); });
       if (stop.stop_requested()) return;
-      const bool good = fill(r);
+      const State state = fill(r);
       const std::lock_guard lock(mutex_);
-      good_[r] = good;
-      filled_ = r + 1;
+      state_[r] = state;
       changed_.notify_all();
     }
   }
 
-  bool fill(std::size_t r) {
+  State fill(std::size_t r) {
     const Request& request = requests_[r];
     for (std::uint64_t at = request.begin; at < request.end;) {
-      const int fd = direct_ >= 0 ? direct_ : file_;
-      const ssize_t got = ::pread(fd, slots_.slot(r) + (at - request.begin), request.end - at,
+      const int direct = direct_;
+      const int fd = direct >= 0 ? direct : file_;
+      const ssize_t got = ::pread(fd, slot(r).data() + (at - request.begin), request.end - at,
                                   static_cast<off_t>(at));
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0 && errno == EINVAL && direct_ >= 0) {
+      if (got < 0 && errno == EINVAL && direct >= 0) {
         direct_ = -1;  // opened, but not read that way
         continue;
       }
-      if (got <= 0) return false;
+      if (got <= 0) return State::kFailed;
       at += static_cast<std::uint64_t>(got);
       // What follows a short direct read need not start on a border.
       if (at < request.end && at % kFileBlock != 0) at = align_down(at);
     }
-    return true;
+    return State::kRead;
   }
 
   int file_;
-  int direct_;  // below 0: none
+  std::atomic<int> direct_;  // below 0: none
   std::span<const Request> requests_;
   Slots slots_;
-  std::vector<char> good_;
+  std::vector<State> state_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::size_t filled_ = 0;  // requests that were read
-  std::size_t used_ = 0;    // requests whose slot is free again
+  std::atomic<std::size_t> next_ = 0;  // request that a thread takes
+  std::size_t used_ = 0;               // requests whose slot is free again
 };
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include "trireme/kernels/checksum.hpp"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
@@ -175,18 +174,6 @@ class Packer {
 };
 
 }  // namespace
-
-StagingRing::StagingRing() {
-  void* memory = ::mmap(nullptr, kSlots * kSlotBytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (memory == MAP_FAILED) {
-    throw Error(ErrorKind::kOutOfMemory,
-                fmt::format("no {} for staging a checkpoint", human(Bytes(kSlots * kSlotBytes))));
-  }
-  memory_ = static_cast<std::byte*>(memory);
-}
-
-StagingRing::~StagingRing() { ::munmap(memory_, kSlots * kSlotBytes); }
 
 Written write_segments(const Io& io, StagingRing& ring, const std::filesystem::path& path,
                        const FileMap& map, std::span<const Segment> segments) {

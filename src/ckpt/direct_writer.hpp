@@ -6,6 +6,7 @@
 #include "ckpt/crc_table.hpp"
 #include "ckpt/io.hpp"
 #include "ckpt/plan.hpp"
+#include "ckpt/slots.hpp"
 
 #include <condition_variable>
 #include <cstddef>
@@ -20,24 +21,19 @@
 
 namespace trireme::ckpt {
 
-// Page-aligned memory, touched once when made.
+// The writer's memory, touched once when made.
 class StagingRing {
  public:
   static constexpr std::size_t kSlots = 3;
-  static constexpr std::size_t kSlotBytes = 4 * 1024 * 1024;  // the size of the largest request
+  static constexpr std::size_t kSlotBytes = Slots::kSlotBytes;
 
   // Throws OutOfMemory.
-  StagingRing();
-  ~StagingRing();
-  StagingRing(const StagingRing&) = delete;
-  StagingRing& operator=(const StagingRing&) = delete;
+  StagingRing() : slots_(kSlots, "staging a checkpoint") {}
 
-  std::span<std::byte> slot(std::size_t index) {
-    return {memory_ + index * kSlotBytes, kSlotBytes};
-  }
+  std::span<std::byte> slot(std::size_t index) { return slots_[index]; }
 
  private:
-  std::byte* memory_ = nullptr;
+  Slots slots_;
 };
 
 // What a rank's part of a save came to.

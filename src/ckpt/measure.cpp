@@ -4,9 +4,11 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/version.hpp"
 #include "trireme/ckpt/checkpoint.hpp"
+#include "trireme/memory/host_buffer.hpp"
 
 #include "ckpt/format.hpp"
 #include "ckpt/io.hpp"
+#include "ckpt/slots.hpp"
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -20,9 +22,9 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
-#include <memory>
+#include <optional>
+#include <span>
 #include <thread>
-#include <type_traits>
 #include <utility>
 
 namespace trireme::ckpt {
@@ -32,10 +34,11 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kRawBlock = 8 * 1024 * 1024;
-// As many tensors as a model of a dozen blocks has, each split over all ranks at a place that falls
-// within a block of the file.
-constexpr std::int64_t kTensors = 150;
+constexpr std::size_t kRawBlock = Slots::kSlotBytes;
+// A dozen units of a dozen tensors. Each unit is cut into one range a rank, as the sharding engine
+// cuts it; the cuts fall within blocks of the file.
+constexpr std::int64_t kUnits = 12;
+constexpr std::int64_t kTensorsOfUnit = 12;
 
 void forget(const fs::path& path) {
   const FileDescriptor file = open_to_read(path);
@@ -50,33 +53,25 @@ class Measurement {
         folder_(options.folder / fmt::format("trireme-bench-{}", agreed_id())),
         raw_(folder_ / fmt::format("raw-{}", comm.rank().value)) {
     const std::int64_t ranks = comm.size();
-    const std::int64_t each = options.bytes.value / kTensors / 4 / ranks * ranks;
+    const std::int64_t least = kUnits * kTensorsOfUnit * 4 * ranks;
+    const std::int64_t elements = options.bytes.value / (kUnits * kTensorsOfUnit * 4);
     comm_.agree("bench prepare", [&] {
-      if (each == 0 || options.runs < 1)
-        throw Error(
-            ErrorKind::kConfig, "there is nothing to measure",
-            fmt::format("give at least {} and one run", human(Bytes(kTensors * 4 * ranks))));
+      if (options.bytes.value < least || options.runs < 1) {
+        throw Error(ErrorKind::kConfig, "there is nothing to measure",
+                    fmt::format("give at least {} and one run", human(Bytes(least))));
+      }
       fs::create_directories(folder_);
-      // Odd sizes, so that no shard ends on a border of the file's blocks.
-      for (std::int64_t i = 0; i < kTensors; ++i) {
-        specs_.push_back({fmt::format("/model/layer.{}.weight", i), DType::kFloat32, {each + 1}});
-        const std::int64_t begin = (each + 1) * comm.rank().value / ranks;
-        const std::int64_t end = (each + 1) * (comm.rank().value + 1) / ranks;
-        ranges_.emplace_back(begin, end - begin);
-        mine_ += static_cast<std::size_t>(end - begin);
-      }
-      all_ = Bytes((each + 1) * kTensors * 4);
-      source_.resize(mine_);
-      target_.resize(mine_);
+      for (std::int64_t unit = 0; unit < kUnits; ++unit) add_unit(unit, elements | 1);
+      all_ = Bytes((elements | 1) * kUnits * kTensorsOfUnit * 4);
+      source_ = memory::HostBuffer(Bytes(static_cast<std::int64_t>(mine_)), "bench source");
+      target_ = memory::HostBuffer(Bytes(static_cast<std::int64_t>(mine_)), "bench target");
       std::uint32_t word = 1 + static_cast<std::uint32_t>(comm.rank().value);
-      for (float& value : source_) {
-        word = word * 1664525U + 1013904223U;
-        value = static_cast<float>(word >> 8);
-      }
-      raw_bytes_ = (mine_ * sizeof(float) + kRawBlock - 1) / kRawBlock * kRawBlock;
-      block_.reset(static_cast<std::byte*>(std::aligned_alloc(kFileBlock, kRawBlock)));
-      std::memcpy(block_.get(), source_.data(),
-                  std::min(kRawBlock, source_.size() * sizeof(float)));
+      for (std::uint32_t& value : source_.as<std::uint32_t>())
+        value = word = word * 1664525U + 1013904223U;
+      const std::uint64_t share = static_cast<std::uint64_t>(all_.value / ranks + 1);
+      raw_bytes_ = (share + kRawBlock - 1) / kRawBlock * kRawBlock;
+      block_.emplace(1, "raw requests");
+      std::memcpy(block().data(), source_.bytes().data(), std::min(kRawBlock, mine_));
     });
   }
 
@@ -92,22 +87,22 @@ class Measurement {
     Measured result{options_.folder, comm_.size(), {}, {}};
     result.timings = {
         {"raw write",
-         "O_DIRECT and fsync, a file for each rank, in requests of 8 MiB",
+         "O_DIRECT and fsync, a file for each rank, in requests of 4 MiB",
          "",
          {},
          raw},
         {"save", "state.h5 and manifest: checksums, fsync and commit", "raw write", {}, all_},
-        {"raw read", "O_DIRECT, a file for each rank, in requests of 8 MiB", "", {}, raw},
+        {"raw read", "O_DIRECT, a file for each rank, in requests of 4 MiB", "", {}, raw},
         {"load", "from disk, every checksum checked", "raw read", {}, all_}};
     for (int run = 0; run < options_.runs; ++run) {
       result.timings[0].seconds.push_back(time("raw write", [&] { write_raw(); }));
       result.timings[1].seconds.push_back(time("save", [&] { save(run, result.notes); }));
       result.timings[2].seconds.push_back(time("raw read", [&] { read_raw(); }));
       comm_.agree("bench forget", [&] { forget(checkpoint_ / kStateFile); });
-      std::fill(target_.begin(), target_.end(), -1.0f);
+      std::memset(target_.bytes().data(), 0xee, mine_);
       result.timings[3].seconds.push_back(time("load", [&] { load(); }));
       comm_.agree("bench compare", [&] {
-        if (target_ != source_)
+        if (std::memcmp(target_.bytes().data(), source_.bytes().data(), mine_) != 0)
           throw Error(ErrorKind::kCorrupt, "what was loaded is not what was saved");
       });
       clean();
@@ -123,6 +118,24 @@ class Measurement {
 
  private:
   using Clock = std::chrono::steady_clock;
+
+  struct Range {
+    std::int64_t begin = 0;
+    std::int64_t count = 0;
+  };
+
+  void add_unit(std::int64_t unit, std::int64_t elements) {
+    const std::int64_t all = elements * kTensorsOfUnit;
+    const std::int64_t from = all * comm_.rank().value / comm_.size();
+    const std::int64_t to = all * (comm_.rank().value + 1) / comm_.size();
+    for (std::int64_t i = 0; i < kTensorsOfUnit; ++i) {
+      specs_.push_back({fmt::format("/model/unit.{}.{}", unit, i), DType::kFloat32, {elements}});
+      const std::int64_t begin = std::clamp(from - i * elements, std::int64_t{0}, elements);
+      const std::int64_t end = std::clamp(to - i * elements, std::int64_t{0}, elements);
+      ranges_.push_back({begin, end - begin});
+      mine_ += static_cast<std::size_t>(end - begin) * sizeof(float);
+    }
+  }
 
   std::string agreed_id() {
     const std::string text = std::to_string(::getpid());
@@ -146,7 +159,7 @@ class Measurement {
     { const FileDescriptor made = io_.open("create", raw_, O_WRONLY | O_CREAT | O_EXCL); }
     const FileDescriptor file = io_.open_direct(raw_, direct);
     for (std::uint64_t at = 0; at < raw_bytes_; at += kRawBlock)
-      io_.write("write", file.get(), {block_.get(), kRawBlock}, at, raw_, direct);
+      io_.write("write", file.get(), block(), at, raw_, direct);
     io_.sync("fsync", file.get(), raw_);
   }
 
@@ -157,24 +170,21 @@ class Measurement {
     if (fd < 0) throw_errno("open", raw_.string());
     const FileDescriptor file(fd);
     for (std::uint64_t at = 0; at < raw_bytes_; at += kRawBlock)
-      read_exactly(file.get(), {block_.get(), kRawBlock}, at, raw_);
+      read_exactly(file.get(), block(), at, raw_);
   }
 
   template <class Pointer>
-  std::vector<BasicExtent<Pointer>> extents(Pointer memory, std::size_t element) const {
+  std::vector<BasicExtent<Pointer>> extents(std::byte* memory) const {
     std::vector<BasicExtent<Pointer>> result;
-    using Byte = std::conditional_t<std::is_same_v<Pointer, void*>, std::byte, const std::byte>;
-    auto* at = static_cast<Byte*>(memory);
     for (std::size_t i = 0; i < ranges_.size(); ++i) {
-      const auto [begin, count] = ranges_[i];
-      result.push_back({i, begin, count, at});
-      at += static_cast<std::size_t>(count) * element;
+      result.push_back({i, ranges_[i].begin, ranges_[i].count, memory});
+      memory += static_cast<std::size_t>(ranges_[i].count) * sizeof(float);
     }
     return result;
   }
 
   void save(int run, std::vector<std::string>& notes) {
-    Snapshot snapshot{specs_, extents<const void*>(source_.data(), sizeof(float)), {}};
+    Snapshot snapshot{specs_, extents<const void*>(source_.bytes().data()), {}};
     SaveResult done = saver_.save(comm_, snapshot, {folder_, Step(run), 0});
     checkpoint_ = done.path;
     for (std::string& note : done.notes) {
@@ -183,7 +193,7 @@ class Measurement {
     }
   }
 
-  void load() { Reader(checkpoint_).read(extents<void*>(target_.data(), sizeof(float))); }
+  void load() { Reader(checkpoint_).read(extents<void*>(target_.bytes().data())); }
 
   void clean() {
     std::error_code ignored;
@@ -193,9 +203,7 @@ class Measurement {
     comm_.barrier("bench clean");
   }
 
-  struct Free {
-    void operator()(void* memory) const { std::free(memory); }
-  };
+  std::span<std::byte> block() const { return (*block_)[0]; }
 
   comm::Communicator& comm_;
   const MeasureOptions& options_;
@@ -205,13 +213,13 @@ class Measurement {
   fs::path raw_;
   fs::path checkpoint_;
   std::vector<TensorSpec> specs_;
-  std::vector<std::pair<std::int64_t, std::int64_t>> ranges_;  // begin and count of each tensor
-  std::size_t mine_ = 0;                                       // elements of this rank
+  std::vector<Range> ranges_;  // this rank's, of each tensor
+  std::size_t mine_ = 0;       // bytes of this rank
   Bytes all_;
   std::uint64_t raw_bytes_ = 0;
-  std::vector<float> source_;
-  std::vector<float> target_;
-  std::unique_ptr<std::byte, Free> block_;
+  memory::HostBuffer source_;
+  memory::HostBuffer target_;
+  std::optional<Slots> block_;
 };
 
 std::string cpu_model() {

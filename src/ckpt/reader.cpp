@@ -2,6 +2,7 @@
 #include "trireme/ckpt/checkpoint.hpp"
 #include "trireme/kernels/checksum.hpp"
 
+#include "ckpt/block_reader.hpp"
 #include "ckpt/format.hpp"
 #include "ckpt/io.hpp"
 #include "ckpt/manifest.hpp"
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -21,6 +23,58 @@ namespace {
   throw Error(ErrorKind::kCorrupt, damage.what,
               "the bytes on disk are not those that were written; use an earlier checkpoint, or "
               "another copy of this one");
+}
+
+// Bytes [begin, end) of a tensor, and where they go.
+struct Want {
+  std::size_t tensor;
+  std::uint64_t begin;
+  std::uint64_t end;
+  std::byte* to;
+};
+
+// A block and the wants that touch it: [first, last) of the sorted list.
+struct WantedBlock {
+  std::size_t tensor;
+  std::uint64_t block;
+  std::size_t first;
+  std::size_t last;
+};
+
+std::vector<Want> sorted_wants(const std::vector<TensorSpec>& tensors,
+                               std::span<const Extent> extents) {
+  std::vector<Want> wants;
+  for (const Extent& extent : extents) {
+    if (extent.count == 0) continue;
+    const std::uint64_t size = element_bytes(tensors[extent.tensor].dtype);
+    const std::uint64_t begin = static_cast<std::uint64_t>(extent.begin) * size;
+    wants.push_back({extent.tensor, begin, begin + static_cast<std::uint64_t>(extent.count) * size,
+                     static_cast<std::byte*>(extent.data)});
+  }
+  std::sort(wants.begin(), wants.end(), [](const Want& a, const Want& b) {
+    return std::tie(a.tensor, a.begin) < std::tie(b.tensor, b.begin);
+  });
+  return wants;
+}
+
+// Returns every block that is touched, once, in order. Wants may overlap.
+std::vector<WantedBlock> blocks_touched(std::span<const Want> wants) {
+  std::vector<WantedBlock> blocks;
+  for (std::size_t i = 0; i < wants.size(); ++i) {
+    const bool same = !blocks.empty() && blocks.back().tensor == wants[i].tensor;
+    std::uint64_t block = wants[i].begin / kCrcBlock;
+    // Those that earlier wants brought up; the earliest that this one touches is not far back.
+    for (std::size_t back = blocks.size();
+         same && back > 0 && blocks[back - 1].tensor == wants[i].tensor &&
+         blocks[back - 1].block >= block;
+         --back) {
+      blocks[back - 1].last = i + 1;
+    }
+    if (same) block = std::max(block, blocks.back().block + 1);
+    for (; block * kCrcBlock < wants[i].end; ++block)
+      blocks.push_back({wants[i].tensor, block, i, i + 1});
+  }
+  return blocks;
 }
 
 // Unreadable bytes are damage as well.
@@ -43,6 +97,7 @@ struct Reader::Impl {
         manifest(read_manifest(path)),
         map(manifest.tensors, manifest.layout),
         file(open_to_read(state)),
+        blocks(file.get(), state, manifest.layout.file_bytes),
         buffer(kCrcBlock) {
     const std::uint64_t size = size_of(file.get(), state);
     if (size != manifest.layout.file_bytes) {
@@ -100,57 +155,29 @@ struct Reader::Impl {
             std::move(what)};
   }
 
-  // Fills `to`, which is as long as the block; returns what is wrong with it, if anything.
-  std::optional<Damage> check_block(std::size_t tensor, std::uint64_t block,
-                                    std::span<std::byte> to) const {
-    const std::uint64_t begin = block * kCrcBlock;
-    read_exactly(file.get(), to, map.begin(tensor) + begin, state);
-    const std::uint32_t crc = kernels::crc32c(to);
+  // Returns what is wrong with a block whose bytes have this checksum, if anything.
+  std::optional<Damage> check_crc(std::size_t tensor, std::uint64_t block,
+                                  std::uint32_t crc) const {
     const std::uint32_t expected = manifest.crcs[tensor][block];
     if (crc == expected) return std::nullopt;
-    return damage(tensor, block,
-                  fmt::format("{}: dataset {} is damaged in block {} (its bytes {}..{}, from {} in "
-                              "the file): CRC32C is {:08x}, should be {:08x}",
-                              state.string(), map.spec(tensor).path, block, begin,
-                              begin + to.size(), map.begin(tensor) + begin, crc, expected));
+    const std::uint64_t begin = block * kCrcBlock;
+    return damage(
+        tensor, block,
+        fmt::format("{}: dataset {} is damaged in block {} (its bytes {}..{}, from {} in "
+                    "the file): CRC32C is {:08x}, should be {:08x}",
+                    state.string(), map.spec(tensor).path, block, begin,
+                    begin + block_bytes(tensor, block), map.begin(tensor) + begin, crc, expected));
   }
 
-  void read_block(std::size_t tensor, std::uint64_t block, std::span<std::byte> to) const {
-    if (const auto found = check_block(tensor, block, to)) throw_damage(*found);
+  // Reads a block by itself, where reading many at once has failed: throws what is wrong.
+  std::span<const std::byte> read_alone(std::size_t tensor, std::uint64_t block) {
+    const std::span<std::byte> to = std::span(buffer).first(block_bytes(tensor, block));
+    read_exactly(file.get(), to, map.begin(tensor) + block * kCrcBlock, state);
+    return to;
   }
 
-  // As check_block, with an unreadable block as a finding too.
-  std::optional<Damage> examine_block(std::size_t tensor, std::uint64_t block) {
-    std::optional<Damage> found;
-    const std::string problem = failure_of([&] {
-      found = check_block(tensor, block, std::span(buffer).first(block_bytes(tensor, block)));
-    });
-    return problem.empty() ? found : damage(tensor, block, problem);
-  }
-
-  // Reads bytes [begin, end) of a tensor. `held` is the block that the buffer holds: neighbours
-  // often share one.
-  using Block = std::pair<std::size_t, std::uint64_t>;
-  void read_range(std::size_t tensor, std::uint64_t begin, std::uint64_t end, std::byte* to,
-                  std::optional<Block>& held) {
-    while (begin < end) {
-      const std::uint64_t block = begin / kCrcBlock;
-      const std::uint64_t within = begin % kCrcBlock;
-      const std::uint64_t size = block_bytes(tensor, block);
-      const std::uint64_t count = std::min(end - begin, size - within);
-      if (count == size) {
-        read_block(tensor, block, {to, size});
-      } else {
-        if (held != Block(tensor, block)) {
-          held.reset();
-          read_block(tensor, block, std::span(buffer).first(size));
-          held = Block(tensor, block);
-        }
-        std::memcpy(to, buffer.data() + within, count);
-      }
-      begin += count;
-      to += count;
-    }
+  Place place_of(std::size_t tensor, std::uint64_t block) const {
+    return {map.begin(tensor) + block * kCrcBlock, block_bytes(tensor, block)};
   }
 
   // The padding behind a tensor carries nothing, but a flipped bit there tells of a failing disk.
@@ -170,11 +197,32 @@ struct Reader::Impl {
         problem};
   }
 
+  // Checks a block and copies its parts to whoever wants them; throws Corrupt. The common case, a
+  // want that covers it, is one pass over the bytes.
+  void deliver(const WantedBlock& one, std::span<const std::byte> bytes,
+               std::span<const Want> wants) const {
+    const std::uint64_t begin = one.block * kCrcBlock;
+    const std::uint64_t end = begin + bytes.size();
+    const bool whole = wants.size() == 1 && wants[0].begin <= begin && wants[0].end >= end;
+    const std::uint32_t crc =
+        whole ? kernels::copy_crc32c(bytes, {wants[0].to + (begin - wants[0].begin), bytes.size()})
+              : kernels::crc32c(bytes);
+    if (const auto found = check_crc(one.tensor, one.block, crc)) throw_damage(*found);
+    if (whole) return;
+    for (const Want& want : wants) {
+      const std::uint64_t from = std::max(begin, want.begin);
+      const std::uint64_t to = std::min(end, want.end);
+      if (from < to)
+        std::memcpy(want.to + (from - want.begin), bytes.data() + (from - begin), to - from);
+    }
+  }
+
   std::filesystem::path path;
   std::filesystem::path state;
   Manifest manifest;
   FileMap map;
   FileDescriptor file;
+  BlockReader blocks;
   std::vector<std::byte> buffer;  // of one block
   std::map<std::string, std::string> extra;
   std::unordered_map<std::string_view, std::size_t> by_path;
@@ -209,25 +257,20 @@ std::optional<std::size_t> Reader::find(std::string_view tensor_path) const {
   return found->second;
 }
 
-void Reader::read(std::span<const Extent> extents) const {
+void Reader::read(std::span<const Extent> extents, PageCache cache) const {
   std::vector<ConstExtent> wanted;
   for (const Extent& extent : extents)
     wanted.push_back({extent.tensor, extent.begin, extent.count, extent.data});
   check_extents(tensors(), wanted);
-  std::vector<std::size_t> order(extents.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return std::pair(extents[a].tensor, extents[a].begin) <
-           std::pair(extents[b].tensor, extents[b].begin);
+  const std::vector<Want> wants = sorted_wants(tensors(), extents);
+  const std::vector<WantedBlock> blocks = blocks_touched(wants);
+  std::vector<Place> places;
+  for (const WantedBlock& one : blocks) places.push_back(impl_->place_of(one.tensor, one.block));
+  impl_->blocks.each(places, cache, [&](std::size_t i, std::span<const std::byte> bytes) {
+    const WantedBlock& one = blocks[i];
+    if (bytes.empty()) bytes = impl_->read_alone(one.tensor, one.block);
+    impl_->deliver(one, bytes, std::span(wants).subspan(one.first, one.last - one.first));
   });
-  std::optional<Impl::Block> held;
-  for (const std::size_t i : order) {
-    const Extent& extent = extents[i];
-    const std::uint64_t size = element_bytes(tensors()[extent.tensor].dtype);
-    const std::uint64_t begin = static_cast<std::uint64_t>(extent.begin) * size;
-    impl_->read_range(extent.tensor, begin, begin + static_cast<std::uint64_t>(extent.count) * size,
-                      static_cast<std::byte*>(extent.data), held);
-  }
 }
 
 void Reader::verify() const { verify(throw_damage); }
@@ -239,16 +282,27 @@ void Reader::verify(const DamageSink& found, const Progress& progress) const {
   const auto tell = [&](const std::optional<Damage>& damage) {
     if (damage) found(*damage);
   };
+  std::vector<std::pair<std::size_t, std::uint64_t>> blocks;
+  std::vector<Place> places;
   for (std::size_t tensor = 0; tensor < tensors().size(); ++tensor) {
-    if (impl_->map.bytes(tensor) == 0) continue;
     for (std::uint64_t block = 0; block < blocks_of(impl_->map.bytes(tensor)); ++block) {
-      tell(impl_->examine_block(tensor, block));
-      done += impl_->block_bytes(tensor, block);
-      if (progress)
-        progress(Bytes(static_cast<std::int64_t>(done)), Bytes(static_cast<std::int64_t>(all)));
+      blocks.emplace_back(tensor, block);
+      places.push_back(impl_->place_of(tensor, block));
     }
-    tell(impl_->examine_padding(tensor));
   }
+  impl_->blocks.each(
+      places, PageCache::kPast, [&](std::size_t i, std::span<const std::byte> bytes) {
+        const auto [tensor, block] = blocks[i];
+        const std::string problem = failure_of([&] {
+          if (bytes.empty()) bytes = impl_->read_alone(tensor, block);
+        });
+        tell(problem.empty() ? impl_->check_crc(tensor, block, kernels::crc32c(bytes))
+                             : impl_->damage(tensor, block, problem));
+        if (block + 1 == blocks_of(impl_->map.bytes(tensor))) tell(impl_->examine_padding(tensor));
+        done += impl_->block_bytes(tensor, block);
+        if (progress)
+          progress(Bytes(static_cast<std::int64_t>(done)), Bytes(static_cast<std::int64_t>(all)));
+      });
 }
 
 }  // namespace trireme::ckpt

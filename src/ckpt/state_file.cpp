@@ -66,6 +66,9 @@ h5::Properties access(std::uint64_t alignment) {
   h5::check(H5Pset_meta_block_size(list.get(), 64 * 1024), "H5Pset_meta_block_size", "");
   // Small tensors would otherwise share a block.
   h5::check(H5Pset_small_data_block_size(list.get(), 0), "H5Pset_small_data_block_size", "");
+  // The one element that gives a tensor its space would otherwise be written with 64 KiB around it,
+  // into the page cache and from there to disk, where all of it is written again.
+  h5::check(H5Pset_sieve_buf_size(list.get(), 1), "H5Pset_sieve_buf_size", "");
 #if H5_VERSION_GE(1, 10, 7)
   // The folder has one writer; parallel file systems mounted without flock would refuse the open.
   h5::check(H5Pset_file_locking(list.get(), false, true), "H5Pset_file_locking", "");

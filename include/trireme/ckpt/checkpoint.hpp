@@ -116,6 +116,10 @@ using DamageSink = std::function<void(const Damage&)>;
 // Told now and then how many of all bytes are done.
 using Progress = std::function<void(Bytes done, Bytes all)>;
 
+// Whether to read past the page cache, fastest for bytes that nobody else on the node wants, or
+// through it, so that ranks that want the same bytes cause one read of the disk.
+enum class PageCache { kPast, kThrough };
+
 // A checkpoint open for reading. Opening checks the manifest (its own CRC, format version, file
 // sizes).
 class Reader {
@@ -142,7 +146,7 @@ class Reader {
   // Fills the extents (indices into tensors()), checking the CRC of every block touched; throws
   // Corrupt naming file, dataset and block. Not collective: each rank reads what it needs. After an
   // exception the memory of the extents holds anything. One thread at a time.
-  void read(std::span<const Extent> extents) const;
+  void read(std::span<const Extent> extents, PageCache cache = PageCache::kPast) const;
 
   // Reads and checks every block of every tensor; throws Corrupt at the first damaged one.
   void verify() const;
