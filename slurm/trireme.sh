@@ -89,7 +89,9 @@ trireme_ask_end() {
 
 trireme_prepare() {
   trireme_end=${SLURM_JOB_END_TIME:-$(trireme_ask_end)}
-  if ((trireme_end < 4000000000)); then export TRIREME_JOB_END_TIME=${TRIREME_JOB_END_TIME:-$trireme_end}; fi
+  # sbatch passes on the environment, so that one of an earlier job may be set.
+  unset TRIREME_JOB_END_TIME
+  if ((trireme_end < 4000000000)); then export TRIREME_JOB_END_TIME=$trireme_end; fi
   # Since 22.05 srun does not take over what sbatch was told.
   if [[ -n ${SLURM_CPUS_PER_TASK:-} ]]; then export SRUN_CPUS_PER_TASK=${SRUN_CPUS_PER_TASK:-$SLURM_CPUS_PER_TASK}; fi
   # Variables of a rank, frozen here, would be wrong in every other.

@@ -237,7 +237,8 @@ std::optional<JobEnd> job_end(const Environment& environment) {
 }
 
 std::optional<JobEnd> job_end(const Environment& environment, const Ask& ask, double now) {
-  if (const auto known = job_end(environment)) return known;
+  // One that has passed was inherited from an earlier job.
+  if (const auto known = job_end(environment); known && known->unix_time > now) return known;
   const auto job = job_named(environment);
   if (!job) return std::nullopt;
   const auto found = [&](std::optional<double> time, const char* source) {

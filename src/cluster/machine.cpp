@@ -27,21 +27,13 @@ void require(int result, const char* call) {
                 "is /sys mounted? lstopo shows what hwloc sees");
 }
 
-bool has_gpu_driver() {
-  std::error_code ignored;
-  return std::ranges::any_of(
-      std::array{"/dev/nvidiactl", "/dev/kfd", "/dev/dri"},
-      [&](const char* path) { return std::filesystem::exists(path, ignored); });
-}
-
-Topology load() {
+Topology load(bool with_gpus) {
   hwloc_topology_t raw = nullptr;
   require(hwloc_topology_init(&raw), "hwloc_topology_init");
   Topology topology(raw);
   // The mask of another rank may lie outside what this one may use.
   hwloc_topology_set_flags(raw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
-  // Looking for devices takes most of the time and of the files opened.
-  if (has_gpu_driver()) hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+  if (with_gpus) hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
   // Back ends that start a GPU's own library: seconds, and memory on every device.
   for (const char* component : {"opencl", "cuda", "nvml", "rsmi", "levelzero", "gl"})
     hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
@@ -93,8 +85,15 @@ std::optional<Gpu> as_gpu(hwloc_topology_t topology, hwloc_obj_t device, int num
 
 }  // namespace
 
-Machine read_machine() {
-  const Topology topology = load();
+bool has_gpu_driver() {
+  std::error_code ignored;
+  return std::ranges::any_of(
+      std::array{"/dev/nvidiactl", "/dev/kfd", "/dev/dri"},
+      [&](const char* path) { return std::filesystem::exists(path, ignored); });
+}
+
+Machine read_machine(bool with_gpus) {
+  const Topology topology = load(with_gpus);
   Machine machine;
   hwloc_obj_t object = nullptr;
   while ((object = hwloc_get_next_obj_by_type(topology.get(), HWLOC_OBJ_PU, object)) != nullptr) {

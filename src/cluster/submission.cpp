@@ -202,7 +202,9 @@ Lines settings(const Submission& job) {
         fmt::format("if [[ -z ${{{0}:-}} ]]; then export {0}={1}; fi", name, shell_quoted(value)));
   };
   set("TRIREME_BIN", job.program);
-  if (job.chain) set("TRIREME_CHAIN", job.script.string() + ".chain");
+  // Not left as it is: a job that submits another hands its environment down.
+  if (job.chain)
+    lines.push_back("export TRIREME_CHAIN=" + shell_quoted(job.script.string() + ".chain"));
   if (!job.stage.empty()) set("TRIREME_STAGE", fmt::format("{}", fmt::join(job.stage, " ")));
   if (!job.sweep.empty() && !slurm(job)) set("SWEEP", job.sweep);
   return lines;

@@ -133,6 +133,9 @@ TEST(JobEnd, comes_from_the_environment_without_a_question) {
   EXPECT_EQ(end->source, "TRIREME_JOB_END_TIME");
   EXPECT_FALSE(job_end(recorded("mpirun.r1"), none.ask(), 0));
   EXPECT_EQ(none.questions, 0);
+  // An earlier job's, which sbatch passed on.
+  Scheduler squeue{"squeue", "10:00"};
+  EXPECT_EQ(job_end(environment, squeue.ask(), 1800000000)->unix_time, 1800000600.0);
 }
 
 TEST(JobEnd, is_asked_of_slurm_once) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace trireme::cluster {
 namespace {
@@ -132,6 +133,27 @@ TEST(Placement, travels_as_text) {
 TEST(Placement, numbers_are_compressed) {
   EXPECT_EQ(compress_numbers({0, 1, 2, 7, 9, 10}), "0-2,7,9-10");
   EXPECT_EQ(compress_numbers({}), "-");
+}
+
+// hwloc reads a machine that is not this one.
+TEST(Machine, has_the_gpus_that_compute_with_the_memory_beside_them) {
+  const std::string file = std::string(TRIREME_TEST_DATA) + "/cluster/data/two-packages.xml";
+  setenv("HWLOC_XMLFILE", file.c_str(), 1);
+  const Machine machine = read_machine(true);
+  const Machine without = read_machine(false);
+  unsetenv("HWLOC_XMLFILE");
+  ASSERT_EQ(machine.processors.size(), 8U);
+  EXPECT_EQ(machine.processors[5].core, 2);
+  EXPECT_EQ(machine.processors[5].numa, 1);
+  EXPECT_EQ(machine.processors[5].package, 1);
+  ASSERT_EQ(machine.gpus.size(), 3U);  // not the console's card, nor the network's
+  EXPECT_EQ(machine.gpus[0].address, "0000:02:00.0");
+  EXPECT_EQ(machine.gpus[0].vendor, "AMD");
+  EXPECT_EQ(machine.gpus[0].numa, 0);
+  EXPECT_EQ(machine.gpus[2].address, "0000:82:00.0");
+  EXPECT_EQ(machine.gpus[2].vendor, "NVIDIA");
+  EXPECT_EQ(machine.gpus[2].numa, 1);
+  EXPECT_TRUE(without.gpus.empty());
 }
 
 TEST(Machine, holds_every_processor_of_this_process) {

@@ -42,7 +42,7 @@ struct JobEnd {
 // that knows its limit sets it) or SLURM_JOB_END_TIME. What is no number ("Unknown") is no end.
 std::optional<JobEnd> job_end(const Environment& environment);
 
-// Returns the same, and where the environment does not tell it asks the scheduler once (squeue,
+// Returns the same, and where the environment tells none to come it asks the scheduler once (squeue,
 // qstat, flux, bjobs); `now` is the Unix time before asking. Nothing when it has no limit or does
 // not answer. One rank asks for all: ten thousand questions at once bring a scheduler down.
 std::optional<JobEnd> job_end(const Environment& environment, const Ask& ask, double now);

@@ -47,9 +47,13 @@ struct Node {
   std::vector<Seat> seats;
 };
 
+// Whether there can be GPUs here: asked first, because looking for devices takes most of hwloc's time
+// and of the files that it opens.
+bool has_gpu_driver();
+
 // Asks hwloc about this machine: also about what the process itself may not use. Throws Environment
 // when hwloc cannot tell.
-Machine read_machine();
+Machine read_machine(bool with_gpus = has_gpu_driver());
 
 // Returns the seat of this process.
 Seat read_seat(const Environment& environment, int rank, int local_rank, int threads);
