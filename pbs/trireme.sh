@@ -32,7 +32,7 @@ trireme_mpiexec_kind() {
 
 # Sets trireme_launch and trireme_launch_nodes for so many ranks.
 trireme_launch_words() { # RANKS
-  local per_node=$(((trireme_ranks + trireme_nodes - 1) / trireme_nodes)) default=mpiexec
+  local per_node=$(((trireme_ranks + trireme_nodes - 1) / trireme_nodes)) default=mpiexec name
   trireme_launch_nodes=$((($1 + per_node - 1) / per_node))
   # Slurm's qsub: the job is Slurm's, and so are its nodes.
   if [[ -z ${PBS_NODEFILE:-} && -n ${SLURM_JOB_ID:-} ]]; then default="srun --mpi=${TRIREME_SRUN_MPI:-pmix}"; fi
@@ -47,6 +47,8 @@ trireme_launch_words() { # RANKS
         openmpi)
           trireme_launch+=(-n "$1" --map-by "ppr:$per_node:node")
           if [[ -r ${PBS_NODEFILE:-} ]]; then trireme_launch+=(--hostfile "$PBS_NODEFILE"); fi
+          # To other nodes Open MPI hands down only what it is told to.
+          for name in "${trireme_names[@]}"; do trireme_launch+=(-x "$name"); done
           ;;
         pals) trireme_launch+=(-n "$1" --ppn "$per_node") ;;
         hydra)

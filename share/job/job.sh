@@ -26,9 +26,11 @@ trireme_say() { printf 'trireme job: %s\n' "$*" >&2; }
 trireme_site_name=none
 trireme_site_flags=()   # for the launcher
 trireme_site_binding=() # VARIABLE forward|reverse COUNT: one device for each rank of a node
+trireme_names=()        # of the variables that ranks on every node must get
 
 # trireme_default NAME VALUE: sets a variable that nobody has set, and says which it was.
 trireme_default() {
+  trireme_names+=("$1")
   if [[ -n ${!1+set} ]]; then
     trireme_say "site $trireme_site_name: kept $1=${!1} (the profile has $2)"
   else
@@ -108,6 +110,7 @@ trireme_stage() {
         trireme_copy_to_nodes "$library" "$trireme_local/$(basename "$library")" || trireme_stage_failed "$library"
       done
       trireme_bin=$trireme_local/$(basename "$trireme_bin")
+      trireme_names+=(LD_LIBRARY_PATH)
       export LD_LIBRARY_PATH=$trireme_local${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
     else
       trireme_copy_to_nodes "$word" "$trireme_local/$(basename "$word")" || trireme_stage_failed "$word"

@@ -277,6 +277,14 @@ def test_pbs_starts_ranks_with_any_mpi(place):
         require(line.startswith("mpiexec " + expected.format(nodes=desk.path / "nodes")), f"{says}: {line}")
 
 
+def test_open_mpi_takes_a_sites_variables_to_all_nodes(place):
+    desk = Desk(place)
+    profile = desk.path / "own.site"
+    profile.write_text("title Own\nset NCCL_SOCKET_IFNAME ib0\n")
+    _, said = desk.run(script("pbs/multi-node-cpu.pbs"), **desk.nodefile(), TRIREME_ARGS="my.yaml", TRIREME_SITE=profile)
+    require(any("-x NCCL_SOCKET_IFNAME" in line for line in desk.calls("mpiexec")), said)
+
+
 def test_pbs_knows_the_end_of_the_job(place):
     desk = Desk(place)
     desk.program('echo "end $((TRIREME_JOB_END_TIME - $(date +%s)))"')
