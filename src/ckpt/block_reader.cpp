@@ -115,9 +115,12 @@ class Pipeline {
         continue;
       }
       if (got <= 0) return State::kFailed;
-      at += static_cast<std::uint64_t>(got);
-      // What follows a short direct read need not start on a border.
-      if (at < request.end && at % kFileBlock != 0) at = align_down(at);
+      const std::uint64_t stop = at + static_cast<std::uint64_t>(got);
+      // What follows a short direct read starts on a border again; without a whole block there is no
+      // progress: the file ends here.
+      const std::uint64_t next = stop < request.end ? align_down(stop) : stop;
+      if (next == at) return State::kFailed;
+      at = next;
     }
     return State::kRead;
   }
