@@ -1,3 +1,4 @@
+#include "trireme/base/error.hpp"
 #include "trireme/base/text.hpp"
 #include "trireme/ckpt/checkpoint.hpp"
 #include "trireme/ckpt/hugging_face.hpp"
@@ -10,6 +11,7 @@
 #include "run_in_context.hpp"
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -24,7 +26,9 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Arguments {
-  std::vector<fs::path> paths;
+  fs::path path;
+  fs::path other;              // diff
+  std::vector<fs::path> more;  // hash
   std::vector<fs::path> copies;
   fs::path to;
   std::string dtype = "f32";
@@ -37,13 +41,15 @@ struct Arguments {
 };
 
 int inspect(const Arguments& arguments) {
-  fmt::print("{}\n", ckpt::describe(ckpt::resolve(arguments.paths[0]), arguments.json));
+  fmt::print("{}\n", ckpt::describe(ckpt::resolve(arguments.path), arguments.json));
   return 0;
 }
 
 int hash(const Arguments& arguments) {
   std::string list;
-  for (const fs::path& given : arguments.paths) {
+  std::vector<fs::path> paths{arguments.path};
+  paths.insert(paths.end(), arguments.more.begin(), arguments.more.end());
+  for (const fs::path& given : paths) {
     const fs::path path = ckpt::resolve(given);
     ProgressLine progress("hash");
     const std::string digest = ckpt::content_hash(path, std::ref(progress));
@@ -53,23 +59,27 @@ int hash(const Arguments& arguments) {
                 : fmt::format("{}  {}\n", digest, path.string());
   }
   // One path gives one object, as scripts have it; several give a list.
-  if (arguments.json && arguments.paths.size() > 1)
-    list = fmt::format("{{\"hashes\": [{}]}}", list);
+  if (arguments.json && paths.size() > 1) list = fmt::format("{{\"hashes\": [{}]}}", list);
   fmt::print("{}{}", list, arguments.json ? "\n" : "");
   return 0;
 }
 
 int verify(const Arguments& arguments) {
-  const fs::path path = ckpt::resolve(arguments.paths[0]);
+  const fs::path path = ckpt::resolve(arguments.path);
   ProgressLine progress("verify");
   const ckpt::Examination found = ckpt::examine(path, arguments.copies, std::ref(progress));
   fmt::print("{}\n", ckpt::to_text(found, arguments.json));
-  return found.good() ? 0 : exit_code(ErrorKind::kCorrupt);
+  std::fflush(stdout);
+  if (found.good()) return 0;
+  const std::size_t more = found.damages.size() - 1;
+  throw Error(ErrorKind::kCorrupt,
+              found.damages[0].what + (more > 0 ? fmt::format(" (and {} more)", more) : ""),
+              found.good_copies.empty() ? "" : "right in " + found.good_copies[0].string());
 }
 
 int diff(const Arguments& arguments) {
-  const fs::path a = ckpt::resolve(arguments.paths[0]);
-  const fs::path b = ckpt::resolve(arguments.paths[1]);
+  const fs::path a = ckpt::resolve(arguments.path);
+  const fs::path b = ckpt::resolve(arguments.other);
   ProgressLine progress("diff");
   const auto differences = ckpt::compare(a, b, std::ref(progress));
   if (arguments.json) {
@@ -96,7 +106,7 @@ int export_weights(const Arguments& arguments) {
       {"f16", ckpt::safetensors::Type::kF16}};
   const kernels::Runtime runtime;
   ProgressLine progress("export");
-  const ckpt::Exported done = ckpt::export_hugging_face(ckpt::resolve(arguments.paths[0]),
+  const ckpt::Exported done = ckpt::export_hugging_face(ckpt::resolve(arguments.path),
                                                         {.to = arguments.to,
                                                          .type = types.at(arguments.dtype),
                                                          .shard_size = Bytes(arguments.shard_size),
@@ -115,7 +125,7 @@ int export_weights(const Arguments& arguments) {
 int import_weights(Context& context, const Arguments& arguments) {
   std::optional<ProgressLine> progress;
   if (context.world().is_root()) progress.emplace("import");
-  const fs::path path = ckpt::import_hugging_face(context.world(), arguments.paths[0], arguments.to,
+  const fs::path path = ckpt::import_hugging_face(context.world(), arguments.path, arguments.to,
                                                   [&](Bytes done, Bytes all) {
                                                     if (progress) (*progress)(done, all);
                                                   });
@@ -129,7 +139,7 @@ int import_weights(Context& context, const Arguments& arguments) {
 
 int salvage(Context& context, const Arguments& arguments) {
   std::optional<ProgressLine> progress("salvage");
-  const ckpt::Salvaged done = ckpt::salvage(context.world(), ckpt::resolve(arguments.paths[0]),
+  const ckpt::Salvaged done = ckpt::salvage(context.world(), ckpt::resolve(arguments.path),
                                             arguments.copies, arguments.to, std::ref(*progress));
   progress.reset();
   fmt::print("{}\n", ckpt::to_text(done, arguments.json));
@@ -146,7 +156,7 @@ FileDescriptor lock_of_run(const fs::path& run) {
 }
 
 int prune(const Arguments& arguments) {
-  const fs::path given = fs::absolute(arguments.paths[0]).lexically_normal();
+  const fs::path given = fs::absolute(arguments.path).lexically_normal();
   const fs::path folder = fs::is_directory(given / "checkpoints") ? given / "checkpoints" : given;
   ckpt::KeepRules rules = arguments.rules;
   for (const std::int64_t step : arguments.steps) rules.steps.emplace_back(step);
@@ -166,10 +176,10 @@ struct Added {
 // Adds a subcommand whose `action(arguments)` runs with what the command line says.
 template <class Action>
 Added add(Program program, CLI::App& parent, const char* name, const char* help, const char* what,
-          Action action, int least = 1, int most = 1) {
+          Action action) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command = parent.add_subcommand(name, help);
-  command->add_option("path", arguments->paths, what)->required()->expected(least, most);
+  command->add_option("path", arguments->path, what)->required();
   command->add_flag("--json", arguments->json, "one JSON object on standard output");
   command->callback([program, arguments, action] {
     program.action = [arguments, action] { return action(*arguments); };
@@ -238,10 +248,14 @@ void add_checkpoint(Program program) {
   add_copies(add(program, ckpt, "verify",
                  "read every byte and check it; say what is damaged and where it is right", one,
                  verify));
-  add(program, ckpt, "hash", "a digest of the logical content: equal content, equal digest", one,
-      hash, 1, -1);
-  add(program, ckpt, "diff",
-      "what differs in content of two; exit code 0 only when equal to the bit", one, diff, 2, 2);
+  const Added digest =
+      add(program, ckpt, "hash", "a digest of the logical content: equal content, equal digest",
+          one, hash);
+  digest.command->add_option("more", digest.arguments.more, "further ones");
+  const Added two =
+      add(program, ckpt, "diff",
+          "what differs in content of two; exit code 0 only when equal to the bit", one, diff);
+  two.command->add_option("other", two.arguments.other, one)->required();
   add_export(add(program, ckpt, "export", "write the weights as a Hugging Face folder", one,
                  export_weights));
   add_to(add(program, ckpt, "import", "make a checkpoint, weights only, of a Hugging Face folder",
