@@ -123,6 +123,12 @@ void refuse_more(const Content& content, const ckpt::Reader& reader) {
   }
 }
 
+std::int64_t elements_of(const Content& content) {
+  std::int64_t sum = 0;
+  for (const ckpt::Extent& extent : content.extents) sum += extent.count;
+  return sum;
+}
+
 }  // namespace
 
 ckpt::Snapshot snapshot(parallel::Engine& engine, optim::Optimizer& optimizer,
@@ -140,6 +146,9 @@ ckpt::Snapshot snapshot(parallel::Engine& engine, optim::Optimizer& optimizer,
 std::optional<TrainingState> restore(parallel::Engine& engine, optim::Optimizer& optimizer,
                                      const ckpt::Reader& reader) {
   Content content = content_of(engine, optimizer, /*owned=*/false);
+  // What several ranks hold, several ranks of a node may read.
+  const bool alone =
+      elements_of(content) == elements_of(content_of(engine, optimizer, /*owned=*/true));
   const auto training = reader.extra().find("training");
   const bool has_training = training != reader.extra().end();
   const bool has_optimizer =
@@ -153,7 +162,7 @@ std::optional<TrainingState> restore(parallel::Engine& engine, optim::Optimizer&
   for (const ckpt::TensorSpec& wanted : content.tensors) where.push_back(locate(wanted, reader));
   refuse_more(content, reader);
   for (ckpt::Extent& extent : content.extents) extent.tensor = where[extent.tensor];
-  reader.read(content.extents);
+  reader.read(content.extents, alone ? ckpt::PageCache::kPast : ckpt::PageCache::kThrough);
   if (!has_training) return std::nullopt;
   return training_state_from_json(training->second);
 }
