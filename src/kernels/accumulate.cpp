@@ -3,6 +3,9 @@
 #include "blocks.hpp"
 #include "half_bits.hpp"
 
+#include <algorithm>
+#include <array>
+
 namespace trireme::kernels {
 
 namespace {
@@ -16,6 +19,16 @@ void add_run(float* __restrict into, const float* __restrict in, std::int64_t si
 
 void add_bf16_run(float* __restrict into, const Half* __restrict in, std::int64_t size) {
   for (std::int64_t i = 0; i < size; ++i) into[i] += detail::widen_bf16(in[i]);
+}
+
+void add_fp16_run(float* __restrict into, const Half* __restrict in, std::int64_t size) {
+  constexpr std::int64_t kChunk = 512;
+  std::array<float, kChunk> wide;
+  for (std::int64_t at = 0; at < size; at += kChunk) {
+    const std::int64_t part = std::min(kChunk, size - at);
+    detail::widen_fp16_run(in + at, wide.data(), part);
+    add_run(into + at, wide.data(), part);
+  }
 }
 
 void sum_run(const float* __restrict a, const float* __restrict b, float* __restrict out,
@@ -43,6 +56,16 @@ struct AddBf16 {
   }
 };
 
+struct AddFp16 {
+  std::span<float> into;
+  std::span<const Half> in;
+
+  void operator()(std::int64_t block) const {
+    const Run part = detail::run_of(block, kBlock, std::ssize(into));
+    add_fp16_run(into.data() + part.begin, in.data() + part.begin, part.size);
+  }
+};
+
 struct Sum {
   std::span<const float> a;
   std::span<const float> b;
@@ -64,6 +87,11 @@ void add(std::span<float> into, std::span<const float> in) {
 void add_bf16(std::span<float> into, std::span<const Half> in) {
   ensure(into.size() == in.size(), "add_bf16: ranges of different length");
   detail::for_each_block(detail::num_blocks(std::ssize(into), kBlock), AddBf16{into, in});
+}
+
+void add_fp16(std::span<float> into, std::span<const Half> in) {
+  ensure(into.size() == in.size(), "add_fp16: ranges of different length");
+  detail::for_each_block(detail::num_blocks(std::ssize(into), kBlock), AddFp16{into, in});
 }
 
 // In place it is `add`: addition commutes, and each kernel may then assume that its pointers do not

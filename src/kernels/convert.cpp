@@ -28,12 +28,6 @@ void narrow_fp16_run(const float* __restrict in, Half* __restrict out, std::int6
   for (; i < size; ++i) out[i] = narrow_fp16(in[i]);
 }
 
-namespace {
-
-void widen_bf16_run(const Half* __restrict in, float* __restrict out, std::int64_t size) {
-  for (std::int64_t i = 0; i < size; ++i) out[i] = widen_bf16(in[i]);
-}
-
 void widen_fp16_run(const Half* __restrict in, float* __restrict out, std::int64_t size) {
   std::int64_t i = 0;
 #ifdef __F16C__
@@ -43,6 +37,12 @@ void widen_fp16_run(const Half* __restrict in, float* __restrict out, std::int64
   }
 #endif
   for (; i < size; ++i) out[i] = widen_fp16(in[i]);
+}
+
+namespace {
+
+void widen_bf16_run(const Half* __restrict in, float* __restrict out, std::int64_t size) {
+  for (std::int64_t i = 0; i < size; ++i) out[i] = widen_bf16(in[i]);
 }
 
 struct NarrowStochastic {

@@ -66,5 +66,6 @@ inline float widen_fp16(Half value) {
 // cache.
 void narrow_bf16_run(const float* in, Half* out, std::int64_t size);
 void narrow_fp16_run(const float* in, Half* out, std::int64_t size);
+void widen_fp16_run(const Half* in, float* out, std::int64_t size);
 
 }  // namespace trireme::kernels::detail

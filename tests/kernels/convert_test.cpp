@@ -213,5 +213,18 @@ TEST(Accumulate, bf16_is_added_as_the_float_it_stands_for) {
   }
 }
 
+TEST(AddFp16, adds_what_widening_gives) {
+  for (const std::size_t size : {std::size_t{1}, std::size_t{511}, std::size_t{8193}}) {
+    std::vector<Half> narrow(size);
+    for (std::size_t i = 0; i < size; ++i) narrow[i] = static_cast<Half>(i * 37 % 0x7c00);
+    std::vector<float> into(size, 0.25F);
+    std::vector<float> expected(size);
+    widen_fp16(narrow, expected);
+    for (float& value : expected) value += 0.25F;
+    add_fp16(into, narrow);
+    EXPECT_EQ(into, expected);
+  }
+}
+
 }  // namespace
 }  // namespace trireme::kernels

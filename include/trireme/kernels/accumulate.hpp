@@ -11,6 +11,7 @@ namespace trireme::kernels {
 // into[i] += in[i].
 void add(std::span<float> into, std::span<const float> in);
 void add_bf16(std::span<float> into, std::span<const Half> in);
+void add_fp16(std::span<float> into, std::span<const Half> in);
 
 // out[i] = a[i] + b[i]; `out` may be `a` or `b`.
 void sum(std::span<const float> a, std::span<const float> b, std::span<float> out);

@@ -23,10 +23,24 @@ auto out(Tensor& t) {
                    static_cast<std::size_t>(t.numel()));
 }
 
+// The kernels know fp32 and bf16; fp16 goes through fp32.
+bool must_widen(const Tensor& x) { return x.scalar_type() == at::kHalf; }
+Tensor wide(const Tensor& x) { return x.to(at::kFloat); }
+Tensor narrow(const Tensor& x) { return x.to(at::kHalf); }
+
+// Calls body with a value of the storage type.
+template <class Body>
+void by_kernel_type(at::ScalarType type, Body body) {
+  if (type == at::kFloat) return body(float{});
+  TORCH_CHECK(type == at::kBFloat16, "activations know fp32, bf16 and fp16, not ", type);
+  body(BFloat16{});
+}
+
 Tensor gelu_tanh_host(const Tensor& x_) {
+  if (must_widen(x_)) return narrow(gelu_tanh_host(wide(x_)));
   const auto x = x_.contiguous();
   auto y = at::empty_like(x);
-  by_type(x.scalar_type(), [&](auto type) {
+  by_kernel_type(x.scalar_type(), [&](auto type) {
     using T = decltype(type);
     if constexpr (std::is_same_v<T, float>)
       kernels::gelu_tanh(in<T>(x), out<T>(y));
@@ -37,9 +51,10 @@ Tensor gelu_tanh_host(const Tensor& x_) {
 }
 
 Tensor gelu_tanh_backward_host(const Tensor& dy_, const Tensor& x_) {
+  if (must_widen(x_)) return narrow(gelu_tanh_backward_host(wide(dy_), wide(x_)));
   const auto x = x_.contiguous(), dy = dy_.contiguous();
   auto dx = at::empty_like(x);
-  by_type(x.scalar_type(), [&](auto type) {
+  by_kernel_type(x.scalar_type(), [&](auto type) {
     using T = decltype(type);
     if constexpr (std::is_same_v<T, float>)
       kernels::gelu_tanh_backward(in<T>(x), in<T>(dy), out<T>(dx));
@@ -50,9 +65,10 @@ Tensor gelu_tanh_backward_host(const Tensor& dy_, const Tensor& x_) {
 }
 
 Tensor swiglu_host(const Tensor& gate_, const Tensor& up_) {
+  if (must_widen(gate_)) return narrow(swiglu_host(wide(gate_), wide(up_)));
   const auto gate = gate_.contiguous(), up = up_.contiguous();
   auto y = at::empty_like(gate);
-  by_type(gate.scalar_type(), [&](auto type) {
+  by_kernel_type(gate.scalar_type(), [&](auto type) {
     using T = decltype(type);
     if constexpr (std::is_same_v<T, float>)
       kernels::swiglu(in<T>(gate), in<T>(up), out<T>(y));
@@ -64,9 +80,13 @@ Tensor swiglu_host(const Tensor& gate_, const Tensor& up_) {
 
 std::tuple<Tensor, Tensor> swiglu_backward_host(const Tensor& dy_, const Tensor& gate_,
                                                 const Tensor& up_) {
+  if (must_widen(gate_)) {
+    const auto [dgate, dup] = swiglu_backward_host(wide(dy_), wide(gate_), wide(up_));
+    return {narrow(dgate), narrow(dup)};
+  }
   const auto dy = dy_.contiguous(), gate = gate_.contiguous(), up = up_.contiguous();
   auto dgate = at::empty_like(gate), dup = at::empty_like(up);
-  by_type(gate.scalar_type(), [&](auto type) {
+  by_kernel_type(gate.scalar_type(), [&](auto type) {
     using T = decltype(type);
     if constexpr (std::is_same_v<T, float>)
       kernels::swiglu_backward({in<T>(gate), in<T>(up)}, in<T>(dy), {out<T>(dgate), out<T>(dup)});

@@ -349,9 +349,17 @@ Sizes sizes_of(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads) {
   return {qkv.size(0), qkv.size(1), heads, kv_heads, qkv.size(2) / (heads + 2 * kv_heads)};
 }
 
-// Pairs of a bf16 row are words only if heads begin on even columns.
+// Pairs of a bf16 row are words only if heads begin on even columns. fp16 has no products here.
 bool must_widen(const Tensor& qkv, const Sizes& sizes) {
-  return qkv.scalar_type() == at::kBFloat16 && sizes.D % 2;
+  return qkv.scalar_type() == at::kHalf || (qkv.scalar_type() == at::kBFloat16 && sizes.D % 2);
+}
+
+// Calls body with a value of the storage type.
+template <class Body>
+void by_product_type(at::ScalarType type, Body body) {
+  if (type == at::kFloat) return body(float{});
+  TORCH_CHECK(type == at::kBFloat16, "attention knows fp32, bf16 and fp16, not ", type);
+  body(BFloat16{});
 }
 
 // Calls body(sequence, group, scratch) for all, with one scratch per thread.
@@ -369,12 +377,12 @@ std::tuple<Tensor, Tensor> causal_attention_host(const Tensor& qkv_, std::int64_
   const auto z = sizes_of(qkv_, heads, kv_heads);
   if (must_widen(qkv_, z)) {
     auto [out, log_sums] = causal_attention_host(qkv_.to(at::kFloat), heads, kv_heads);
-    return {out.to(at::kBFloat16), log_sums};
+    return {out.to(qkv_.scalar_type()), log_sums};
   }
   const auto qkv = qkv_.contiguous();
   auto out = at::empty({z.B, z.T, z.H * z.D}, qkv.options());
   auto log_sums = at::empty({z.B, z.H, z.T}, qkv.options().dtype(at::kFloat));
-  by_type(qkv.scalar_type(), [&](auto type) {
+  by_product_type(qkv.scalar_type(), [&](auto type) {
     using T = decltype(type);
     for_groups<ForwardScratch<T>>(
         z, [&](std::int64_t b, std::int64_t group, ForwardScratch<T>& scratch) {
@@ -393,10 +401,10 @@ Tensor causal_attention_backward_host(const Tensor& dout_, const Tensor& qkv_, c
   if (must_widen(qkv_, z))
     return causal_attention_backward_host(dout_.to(at::kFloat), qkv_.to(at::kFloat),
                                           out_.to(at::kFloat), log_sums, heads, kv_heads)
-        .to(at::kBFloat16);
+        .to(qkv_.scalar_type());
   const auto dout = dout_.contiguous(), qkv = qkv_.contiguous(), out = out_.contiguous();
   auto dqkv = at::empty_like(qkv);
-  by_type(qkv.scalar_type(), [&](auto type) {
+  by_product_type(qkv.scalar_type(), [&](auto type) {
     using T = decltype(type);
     for_groups<BackwardScratch<T>>(
         z, [&](std::int64_t b, std::int64_t group, BackwardScratch<T>& scratch) {

@@ -133,7 +133,8 @@ TORCH_LIBRARY_IMPL(trireme, Autograd, library) { library.impl("embed", embed_aut
 }  // namespace
 
 Tensor embed(const Tensor& tokens_BT, const Tensor& table_VC, const Tensor& positions_TC) {
-  return call(tokens_BT, table_VC, maybe(positions_TC));
+  const auto type = widest({&table_VC, &positions_TC});
+  return call(tokens_BT, as_type(table_VC, type), maybe(as_type(positions_TC, type)));
 }
 
 }  // namespace trireme::model::ops

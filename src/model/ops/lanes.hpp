@@ -4,7 +4,8 @@
 #pragma once
 
 #include <c10/util/BFloat16.h>
-#ifdef __AVX512BF16__
+#include <c10/util/Half.h>
+#ifdef __AVX512F__
 #include <immintrin.h>
 #endif
 
@@ -64,12 +65,36 @@ inline void store(c10::BFloat16* to, Floats v) {
   std::memcpy(to, &halves, sizeof halves);
 }
 
+// fp16: to the nearest, ties to even, as c10::Half does it one at a time. Masked forms, because
+// GCC 12 warns of the others' undefined source.
+inline Floats load(const c10::Half* from) {
+#ifdef __AVX512F__
+  __m256i halves;
+  std::memcpy(&halves, from, sizeof halves);
+  return std::bit_cast<Floats>(_mm512_maskz_cvtph_ps(0xffff, halves));
+#else
+  Floats v;
+  for (std::int64_t i = 0; i < kLanes; ++i) v[i] = static_cast<float>(from[i]);
+  return v;
+#endif
+}
+
+inline void store(c10::Half* to, Floats v) {
+#ifdef __AVX512F__
+  const __m256i halves =
+      _mm512_maskz_cvtps_ph(0xffff, std::bit_cast<__m512>(v), _MM_FROUND_TO_NEAREST_INT);
+  std::memcpy(static_cast<void*>(to), &halves, sizeof halves);
+#else
+  for (std::int64_t i = 0; i < kLanes; ++i) to[i] = static_cast<c10::Half>(v[i]);
+#endif
+}
+
 // The same for the first `count` lanes; what lies behind them in memory is neither read nor
 // written.
 template <class T>
 Floats load(const T* from, std::int64_t count) {
   T whole[kLanes] = {};
-  std::memcpy(whole, from, static_cast<std::size_t>(count) * sizeof(T));
+  std::memcpy(static_cast<void*>(whole), from, static_cast<std::size_t>(count) * sizeof(T));
   return load(whole);
 }
 template <class T>
@@ -80,7 +105,7 @@ template <class T>
 void store(T* to, Floats v, std::int64_t count) {
   T whole[kLanes];
   store(whole, v);
-  std::memcpy(to, whole, static_cast<std::size_t>(count) * sizeof(T));
+  std::memcpy(static_cast<void*>(to), whole, static_cast<std::size_t>(count) * sizeof(T));
 }
 template <class T>
 void store(T* to, Floats v, All) {

@@ -155,7 +155,11 @@ TORCH_LIBRARY_IMPL(trireme, Autograd, library) { library.impl("linear", linear_a
 }  // namespace
 
 Tensor linear(const Tensor& x, const Tensor& weight, const MaybeTensor& bias, Layout layout) {
-  return call(x, weight, bias, layout == Layout::kOutIn);
+  const bool out_in = layout == Layout::kOutIn;
+  const auto type = widest({&x, &weight, bias ? &*bias : &x});
+  if (x.scalar_type() == type && weight.scalar_type() == type) return call(x, weight, bias, out_in);
+  const MaybeTensor wide_bias = bias ? MaybeTensor(as_type(*bias, type)) : std::nullopt;
+  return as_type(call(as_type(x, type), as_type(weight, type), wide_bias, out_in), x.scalar_type());
 }
 
 }  // namespace trireme::model::ops

@@ -234,18 +234,25 @@ TORCH_LIBRARY_IMPL(trireme, CPU, library) {
 }
 TORCH_LIBRARY_IMPL(trireme, Autograd, library) { library.impl("add_norm", add_norm_autograd); }
 
+// Returns the sum and the normed rows in the type of x.
+std::pair<Tensor, Tensor> add_norm(const Tensor& x, const Tensor& delta, const Tensor& weight,
+                                   const Tensor& bias, double eps) {
+  const auto type = widest({&x, &delta, &weight, &bias});
+  const auto [sum, normed, stats] = call(as_type(x, type), maybe(as_type(delta, type)),
+                                         as_type(weight, type), maybe(as_type(bias, type)), eps);
+  return {as_type(sum, x.scalar_type()), as_type(normed, x.scalar_type())};
+}
+
 }  // namespace
 
 std::pair<Tensor, Tensor> add_layer_norm(const Tensor& x_BTC, const Tensor& delta_BTC,
                                          const Tensor& weight_C, const Tensor& bias_C, double eps) {
-  auto [sum, normed, stats] = call(x_BTC, maybe(delta_BTC), weight_C, bias_C, eps);
-  return {std::move(sum), std::move(normed)};
+  return add_norm(x_BTC, delta_BTC, weight_C, bias_C, eps);
 }
 
 std::pair<Tensor, Tensor> add_rms_norm(const Tensor& x_BTC, const Tensor& delta_BTC,
                                        const Tensor& weight_C, double eps) {
-  auto [sum, normed, stats] = call(x_BTC, maybe(delta_BTC), weight_C, std::nullopt, eps);
-  return {std::move(sum), std::move(normed)};
+  return add_norm(x_BTC, delta_BTC, weight_C, {}, eps);
 }
 
 }  // namespace trireme::model::ops

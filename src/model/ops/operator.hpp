@@ -32,8 +32,23 @@ c10::TypedOperatorHandle<Signature> find(const char* name) {
 template <class Body>
 void by_type(at::ScalarType type, Body body) {
   if (type == at::kFloat) return body(float{});
-  TORCH_CHECK(type == at::kBFloat16, "trireme's operators know fp32 and bf16, not ", type);
+  if (type == at::kHalf) return body(c10::Half{});
+  TORCH_CHECK(type == at::kBFloat16, "trireme's operators know fp32, bf16 and fp16, not ", type);
   body(BFloat16{});
+}
+
+// Where some weights are kept in fp32, operators run in the widest type of their arguments.
+inline at::ScalarType widest(std::initializer_list<const Tensor*> tensors) {
+  auto type = at::ScalarType::Undefined;
+  for (const Tensor* tensor : tensors) {
+    if (!tensor->defined()) continue;
+    const bool first = type == at::ScalarType::Undefined;
+    type = first ? tensor->scalar_type() : at::promote_types(type, tensor->scalar_type());
+  }
+  return type;
+}
+inline Tensor as_type(const Tensor& tensor, at::ScalarType type) {
+  return tensor.defined() ? tensor.to(type) : tensor;
 }
 
 inline MaybeTensor maybe(const Tensor& t) { return t.defined() ? MaybeTensor(t) : std::nullopt; }
