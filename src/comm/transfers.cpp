@@ -51,6 +51,16 @@ void Transfers::receive(Rank from, int tag, std::span<std::byte> bytes) {
   }
 }
 
+bool Transfers::done() {
+  if (impl_->requests.empty()) return true;
+  int all = 0;
+  check(MPI_Testall(static_cast<int>(impl_->requests.size()), impl_->requests.data(), &all,
+                    MPI_STATUSES_IGNORE),
+        "MPI_Testall");
+  if (all != 0) impl_->requests.clear();
+  return all != 0;
+}
+
 void Transfers::wait(std::string_view what, const std::function<void()>& idle) {
   impl_->comm.impl_->wait(impl_->requests, what, idle);
   impl_->requests.clear();

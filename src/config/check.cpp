@@ -276,15 +276,18 @@ std::string min_lr_problem(const Config& c) {
 }
 
 std::string shard_size_problem(const Config& c) {
-  if (c.parallel.shard_size == 0) return {};
-  return "only hsdp has groups of ranks, and hsdp is not in this version; set null";
+  if (c.parallel.shard_size == 0 || c.parallel.strategy == "hsdp") return {};
+  return fmt::format(
+      "only hsdp has groups of ranks; set null, or parallel.strategy: hsdp instead of {}",
+      c.parallel.strategy);
 }
 
 std::string reshard_problem(const Config& c) {
-  if (c.parallel.reshard_after_forward) return {};
-  if (c.parallel.strategy == "ddp") return "has no effect with parallel.strategy: ddp; set true";
-  return "keeping weights between forward and backward is not in this version; set true, or "
-         "parallel.strategy: ddp";
+  const bool gathers = c.parallel.strategy == "zero3" || c.parallel.strategy == "hsdp";
+  if (c.parallel.reshard_after_forward || gathers) return {};
+  return fmt::format(
+      "has no effect with parallel.strategy: {}, which keeps weights whole; set true",
+      c.parallel.strategy);
 }
 
 std::string nvme_path_problem(const Config& c) {
@@ -329,7 +332,7 @@ const std::vector<Rule>& rules() {
        dynamic_scale_problem},
       {{"schedule.warmup_steps", "schedule.total_steps", "train.max_steps"}, warmup_problem},
       {{"schedule.min_lr_ratio", "schedule.type"}, min_lr_problem},
-      {{"parallel.shard_size"}, shard_size_problem},
+      {{"parallel.shard_size", "parallel.strategy"}, shard_size_problem},
       {{"parallel.reshard_after_forward", "parallel.strategy"}, reshard_problem},
       {{"offload.nvme_path"}, nvme_path_problem},
       {{"checkpoint.async"}, async_problem},

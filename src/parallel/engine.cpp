@@ -4,19 +4,20 @@
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/convert.hpp"
 #include "trireme/parallel/gradients.hpp"
-#include "trireme/parallel/units.hpp"
+#include "trireme/parallel/team.hpp"
 #include "trireme/parallel/weights.hpp"
 
+#include "parallel/buffers.hpp"
+#include "parallel/state_store.hpp"
 #include <fmt/format.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 #include <optional>
+#include <set>
 
 namespace trireme::parallel {
 
@@ -35,12 +36,14 @@ class TakeGradient : public torch::autograd::PostAccumulateGradHook {
   std::function<void(const at::Tensor&)> take_;
 };
 
-// The message of Engine::sums: a head, the losses of the rank's micro-batches, the square sums
-// of its blocks.
+// The message of Engine::sums: a head, the losses of the rank's micro-batches, the parameters that
+// it did not use, the square sums of its blocks.
 struct Head {
   std::int64_t num_losses;
+  std::int64_t num_unused;
   std::int64_t stop;
   std::int64_t peak_resident;
+  std::int64_t buffers_changed;
 };
 struct LossEntry {
   std::int64_t micro_batch;
@@ -48,150 +51,180 @@ struct LossEntry {
   double loss;
 };
 
-// Sums are taken over the ranks of a node first: a subtree only when every node holds the same power
-// of two.
-std::string why_nodes_are_inexact(const comm::Topology& topology) {
-  if (topology.num_nodes == 1) return {};
-  const int ranks = topology.ranks_on(0);
-  for (int node = 0; node < topology.num_nodes; ++node) {
-    if (topology.ranks_on(node) != ranks) return "nodes have different numbers of ranks";
-  }
-  if (!std::has_single_bit(static_cast<unsigned>(ranks)))
-    return fmt::format("{} ranks on a node is not a power of two", ranks);
-  return {};
+template <class T>
+void append(comm::ByteVector& message, std::span<const T> values) {
+  const auto bytes = std::as_bytes(values);
+  message.insert(message.end(), bytes.begin(), bytes.end());
 }
 
-std::int64_t bytes_of_elements(std::int64_t elements, std::int64_t size) { return elements * size; }
+// Reads values from the front of a message.
+class MessageReader {
+ public:
+  explicit MessageReader(const comm::ByteVector& message) : rest_(message) {}
+  template <class T>
+  std::vector<T> take(std::size_t count) {
+    std::vector<T> values(count);
+    std::memcpy(values.data(), rest_.data(), count * sizeof(T));
+    rest_ = rest_.subspan(count * sizeof(T));
+    return values;
+  }
+  template <class T>
+  std::vector<T> take_all() {
+    return take<T>(rest_.size() / sizeof(T));
+  }
+
+ private:
+  std::span<const std::byte> rest_;
+};
+
+int ranks_per_node(const comm::Topology& topology) {
+  for (int node = 1; node < topology.num_nodes; ++node) {
+    if (topology.ranks_on(node) != topology.ranks_on(0)) return 0;
+  }
+  return topology.ranks_on(0);
+}
+
+// Ranks that add a micro-batch's gradients together.
+int team_size(const Strategy& strategy, const Mesh& mesh) {
+  return strategy.reduce_at == ReduceAt::kUnit ? mesh.shard_size : 1;
+}
+
+// Why sums depend on where ranks are: those of a node are added before those of nodes.
+std::string why_nodes_are_inexact(const comm::Topology& topology, const Mesh& mesh, int team,
+                                  Rank me) {
+  const auto inexact = [&](int size) {
+    return Team(topology, Rank(me.value / size * size), size, me).inexact();
+  };
+  return team > 1 ? inexact(team) : inexact(mesh.num_ranks);
+}
+
+void narrow(std::span<const float> from, std::byte* to, at::ScalarType type) {
+  switch (type) {
+    case at::kBFloat16:
+      return kernels::narrow_bf16(from, {reinterpret_cast<kernels::Half*>(to), from.size()});
+    case at::kHalf:
+      return kernels::narrow_fp16(from, {reinterpret_cast<kernels::Half*>(to), from.size()});
+    default:
+      std::memcpy(to, from.data(), from.size_bytes());
+  }
+}
 
 }  // namespace
 
 struct Engine::Impl {
   comm::Session& session;
-  torch::nn::Module& module;
   EngineOptions options;
   const Strategy& row;
   std::vector<UnitParameters> units;
   Layout layout;
   Norms norms;
-  Assignment assignment;
-  Weights weights;
-  Gradients gradients;
+  Assignment usual_assignment;
+  Assignment assignment;  // of the step at hand
+  std::unique_ptr<Weights> weights;
+  std::unique_ptr<Gradients> gradients;
+  StateStore state;
+  Buffers buffers;
 
-  memory::HostBuffer master;
-  std::vector<memory::HostBuffer> moments;   // one a moment
-  std::vector<std::int64_t> state_offset;    // by unit, in elements
   std::vector<std::size_t> first_parameter;  // by unit
+  std::size_t num_parameters = 0;
   std::vector<LossEntry> losses;
+  std::int64_t current_step = 0;
   double comm_seconds = 0;
 
-  Impl(comm::Session& session, torch::nn::Module& module, const EngineOptions& options)
+  Impl(comm::Session& session, const ModuleTree& tree, const EngineOptions& options)
       : session(session),
-        module(module),
         options(options),
         row(strategy(options.strategy)),
-        units(find_units(module, options.units)),
-        layout(describe(units), session.world().size()),
+        units(find_units(tree, options.units)),
+        layout(describe(units), make_mesh(row, session.world().size(), options.shard_size,
+                                          ranks_per_node(session.topology()))),
         norms(layout, options.num_norm_groups, options.norm_group_of),
-        assignment(assign_micro_batches(row.reduce_at, options.num_micro_batches,
-                                        session.world().size(), session.world().rank())),
-        weights(session, layout, row, options.compute),
-        gradients(session, layout, row, assignment) {
-    if (assignment.inexact.empty()) assignment.inexact = why_nodes_are_inexact(session.topology());
-    weights.set_idle([this] { gradients.progress(); });
-    std::int64_t elements = 0;
-    std::size_t parameters = 0;
-    for (std::size_t u = 0; u < units.size(); ++u) {
-      state_offset.push_back(elements);
-      first_parameter.push_back(parameters);
-      elements += held(u).size();
-      parameters += units[u].parameters.size();
-    }
-    const Bytes size(bytes_of_elements(elements, sizeof(float)));
-    master = memory::HostBuffer(size, "master weights");
-    ensure(options.num_moments >= 0 && options.num_moments <= kMaxMoments,
-           "an optimizer keeps at most three moments");
-    for (int m = 0; m < options.num_moments; ++m) {
-      moments.emplace_back(Bytes(bytes_of_elements(elements, moment_size())), "optimizer moments");
+        usual_assignment(assign(options.num_micro_batches)),
+        assignment(usual_assignment),
+        weights(make_weights(session, layout, row,
+                             {options.compute, !options.reshard_after_forward, {}})),
+        gradients(make_gradients(session, layout, row, {options.num_micro_batches, {}})),
+        state(layout, me(), options.num_moments, options.moments),
+        buffers(tree) {
+    const auto idle = [this] {
+      weights->progress();
+      gradients->progress();
+    };
+    weights->set_idle(idle);
+    gradients->set_idle(idle);
+    for (const UnitParameters& unit : units) {
+      first_parameter.push_back(num_parameters);
+      num_parameters += unit.parameters.size();
     }
   }
 
   Rank me() const { return session.world().rank(); }
 
-  // The part of a unit whose master and moments this rank holds.
-  Range held(std::size_t unit) const {
-    if (row.state == Placement::kReplicated) return {0, layout.unit(unit).size};
-    return layout.shard(unit, me());
-  }
-
-  std::int64_t moment_size() const {
-    return static_cast<std::int64_t>(c10::elementSize(options.moments));
-  }
-
-  // Where an element of a unit's held part lies in the arrays of state.
-  std::int64_t state_index(std::size_t unit, std::int64_t offset) const {
-    return state_offset[unit] + offset - held(unit).begin;
-  }
-
-  std::span<float> master_span(std::size_t unit, const Piece& piece) const {
-    const std::int64_t at = state_index(unit, piece.offset);
-    return master.as<float>(static_cast<std::size_t>(at) * sizeof(float),
-                            static_cast<std::size_t>(piece.count));
-  }
-
-  Moments moments_at(std::size_t unit, const Piece& piece) const {
-    Moments at{};
-    const std::int64_t offset = state_index(unit, piece.offset) * moment_size();
-    for (std::size_t m = 0; m < moments.size(); ++m) at[m] = moments[m].bytes().data() + offset;
-    return at;
-  }
-
-  // The held part of a unit, cut where shards end: inside one part, gradients are contiguous and
-  // one rank writes the weights.
-  std::vector<Range> held_by_owner(std::size_t unit) const {
-    if (row.state == Placement::kFlatShard) return {held(unit)};
-    std::vector<Range> ranges;
-    for (int owner = 0; owner < layout.num_ranks(); ++owner)
-      ranges.push_back(layout.shard(unit, Rank(owner)));
-    return ranges;
+  Assignment assign(std::int64_t num_micro_batches) const {
+    const int team = team_size(row, layout.mesh());
+    Assignment result = assign_micro_batches(num_micro_batches, session.world().size(), team, me());
+    if (result.inexact.empty())
+      result.inexact = why_nodes_are_inexact(session.topology(), layout.mesh(), team, me());
+    return result;
   }
 
   void initialise(InitialValues& initial) {
-    for (std::size_t u = 0; u < units.size(); ++u) {
-      for (const Piece& piece : layout.pieces(u, held(u))) {
-        initial.fill(units[u].parameters[piece.slot], units[u].names[piece.slot], piece.begin,
-                     master_span(u, piece));
+    state.for_each([&](const StateChunk& chunk) {
+      for (const Piece& piece : layout.pieces(chunk.unit, chunk.range)) {
+        initial.fill(units[chunk.unit].parameters[piece.slot], units[chunk.unit].names[piece.slot],
+                     piece.begin, master_of(chunk, piece));
       }
+    });
+  }
+
+  static std::span<float> master_of(const StateChunk& chunk, const Piece& piece) {
+    return chunk.master.subspan(static_cast<std::size_t>(piece.offset - chunk.range.begin),
+                                static_cast<std::size_t>(piece.count));
+  }
+
+  Moments moments_of(const StateChunk& chunk, const Piece& piece) const {
+    Moments at = chunk.moments;
+    const auto elements = static_cast<std::size_t>(piece.offset - chunk.range.begin);
+    for (std::byte*& moment : at) {
+      if (moment != nullptr) moment += elements * c10::elementSize(options.moments);
     }
+    return at;
   }
 
   void attach() {
     for (std::size_t u = 0; u < units.size(); ++u) {
-      weights.attach(u, units[u].parameters);
+      weights->attach(u, units[u].parameters);
       for (std::size_t s = 0; s < units[u].parameters.size(); ++s) {
         at::Tensor& parameter = units[u].parameters[s];
         parameter.mutable_grad().reset();
-        torch::autograd::impl::set_post_acc_grad_hooks(
-            parameter, std::make_unique<TakeGradient>([this, u, s](const at::Tensor& gradient) {
-              const auto start = Clock::now();
-              gradients.take(u, s, gradient);
-              comm_seconds += seconds_since(start);
-            }));
+        if (units[u].trains) take_gradients_of(parameter, u, s);
       }
     }
   }
 
+  void take_gradients_of(const at::Tensor& parameter, std::size_t unit, std::size_t slot) {
+    torch::autograd::impl::set_post_acc_grad_hooks(
+        parameter, std::make_unique<TakeGradient>([this, unit, slot](const at::Tensor& gradient) {
+          const auto start = Clock::now();
+          gradients->take(unit, slot, gradient);
+          comm_seconds += seconds_since(start);
+        }));
+  }
+
   // Observes operators only where weights come and go.
   template <class Action>
-  void with_weights(const Action& action) {
+  void with_weights(Pass pass, const Action& action) {
+    weights->begin_pass(pass);
     std::optional<ObserveOperators> observe;
-    if (!weights.resident()) observe.emplace(weights);
+    if (!weights->resident()) observe.emplace(*weights);
     action();
   }
 
-  void run_micro_batch(std::int64_t index, bool discard,
+  void run_micro_batch(std::int64_t index, bool idle,
                        const std::function<MicroBatchLoss(std::int64_t)>& loss_of) {
-    gradients.begin_micro_batch(discard);
-    with_weights([&] {
+    gradients->begin_turn(idle);
+    buffers.begin_micro_batch();
+    with_weights(Pass::kTraining, [&] {
       const MicroBatchLoss result = loss_of(index);
       if (result.loss.numel() != 1) {
         throw Error(ErrorKind::kConfig, "the loss of a micro-batch is not a single number",
@@ -199,43 +232,52 @@ struct Engine::Impl {
       }
       session.node().set_place("backward", current_step);
       result.loss.backward();
-      if (!discard) {
-        losses.push_back({index, result.num_targets, result.loss.item<double>()});
-      }
+      if (!idle) losses.push_back({index, result.num_targets, result.loss.item<double>()});
     });
+    buffers.end_micro_batch(index, !idle);
     const auto start = Clock::now();
-    gradients.end_micro_batch();
+    gradients->end_turn();
     comm_seconds += seconds_since(start);
   }
-
-  std::int64_t current_step = 0;
 
   std::vector<double> square_sums() {
     std::vector<double> sums;
     for (std::size_t u = 0; u < units.size(); ++u) {
-      const Range mine = layout.shard(u, me());
-      norms.append(u, mine, gradients.sum(u, mine), sums);
+      if (!units[u].trains) continue;
+      const Range mine = layout.owned(u, me());
+      norms.append(u, mine, gradients->sum(u, mine), sums);
     }
     return sums;
   }
 
-  // Returns the index of the first parameter of this rank's shards with a gradient that is not
+  // Returns the index of the first parameter of this rank's parts with a gradient that is not
   // finite, or the number of all.
   std::size_t first_non_finite() const {
     for (std::size_t u = 0; u < units.size(); ++u) {
-      for (const Piece& piece : layout.pieces(u, layout.shard(u, me()))) {
-        for (const float g : gradients.sum(u, {piece.offset, piece.offset + piece.count})) {
+      if (!units[u].trains) continue;
+      for (const Piece& piece : layout.pieces(u, layout.owned(u, me()))) {
+        for (const float g : gradients->sum(u, {piece.offset, piece.offset + piece.count})) {
           if (!std::isfinite(g)) return first_parameter[u] + piece.slot;
         }
       }
     }
-    return first_parameter.back() + units.back().parameters.size();
+    return num_parameters;
+  }
+
+  const std::string& name_of(std::size_t parameter) const {
+    const auto after = std::upper_bound(first_parameter.begin(), first_parameter.end(), parameter);
+    const auto unit = static_cast<std::size_t>(after - first_parameter.begin()) - 1;
+    return units[unit].names[parameter - first_parameter[unit]];
   }
 };
 
 Engine::Engine(comm::Session& session, torch::nn::Module& module, InitialValues& initial,
                const EngineOptions& options)
-    : impl_(std::make_unique<Impl>(session, module, options)) {
+    : Engine(session, tree_of(module), initial, options) {}
+
+Engine::Engine(comm::Session& session, const ModuleTree& tree, InitialValues& initial,
+               const EngineOptions& options)
+    : impl_(std::make_unique<Impl>(session, tree, options)) {
   impl_->initialise(initial);
   impl_->attach();
   refresh_work();
@@ -245,64 +287,70 @@ Engine::~Engine() {
   if (impl_ == nullptr) return;
   // The module may outlive the engine: its parameters must not call into it.
   for (UnitParameters& unit : impl_->units) {
-    for (at::Tensor& parameter : unit.parameters) {
+    for (at::Tensor& parameter : unit.parameters)
       torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
-    }
   }
 }
 
-void Engine::accumulate(Step step, const std::function<MicroBatchLoss(std::int64_t)>& loss_of) {
+void Engine::accumulate(Step step, const std::function<MicroBatchLoss(std::int64_t)>& loss_of,
+                        std::int64_t num_micro_batches) {
   Impl& engine = *impl_;
+  ensure(num_micro_batches <= engine.options.num_micro_batches,
+         "a step has at most its usual number of micro-batches");
+  engine.assignment =
+      num_micro_batches == 0 ? engine.usual_assignment : engine.assign(num_micro_batches);
   engine.current_step = step.value;
   engine.losses.clear();
-  engine.gradients.begin_step();
+  engine.gradients->begin_step(engine.assignment);
+  engine.buffers.begin_step();
   for (const std::vector<std::int64_t>& round : engine.assignment.rounds) {
     for (const std::int64_t micro_batch : round) {
       engine.session.node().set_place("forward", step.value);
-      engine.run_micro_batch(micro_batch, /*discard=*/false, loss_of);
+      const bool idle = micro_batch == kIdleTurn;
+      engine.run_micro_batch(idle ? 0 : micro_batch, idle, loss_of);
     }
-    // A rank without work in the last round keeps step with the others, who gather and reduce unit
-    // by unit.
-    const bool idle = round.empty() && engine.row.reduce_at == ReduceAt::kUnit;
-    if (idle) engine.run_micro_batch(0, /*discard=*/true, loss_of);
     const auto start = Clock::now();
     engine.session.node().set_place("reduce", step.value);
-    engine.gradients.end_round();
+    engine.gradients->end_round();
     engine.comm_seconds += seconds_since(start);
   }
-  engine.gradients.finish();
 }
 
 StepSums Engine::sums(const RankNote& note) {
   Impl& engine = *impl_;
   comm::Communicator& world = engine.session.world();
   const std::vector<double> squares = engine.square_sums();
+  std::vector<std::int64_t> unused;
+  for (const auto& [unit, slot] : engine.gradients->unused())
+    unused.push_back(static_cast<std::int64_t>(engine.first_parameter[unit] + slot));
   const auto start = Clock::now();
-  const Head head{static_cast<std::int64_t>(engine.losses.size()), note.stop ? 1 : 0,
-                  note.peak_resident.value};
+  const Head head{static_cast<std::int64_t>(engine.losses.size()),
+                  static_cast<std::int64_t>(unused.size()), note.stop ? 1 : 0,
+                  note.peak_resident.value, engine.buffers.changed() ? 1 : 0};
   comm::ByteVector message;
-  const auto append = [&](std::span<const std::byte> bytes) {
-    message.insert(message.end(), bytes.begin(), bytes.end());
-  };
-  append(std::as_bytes(std::span(&head, 1)));
-  append(std::as_bytes(std::span(engine.losses)));
-  append(std::as_bytes(std::span(squares)));
+  append(message, std::span(&head, 1));
+  append(message, std::span<const LossEntry>(engine.losses));
+  append(message, std::span<const std::int64_t>(unused));
+  append(message, std::span<const double>(squares));
 
   StepSums result;
+  bool buffers_changed = false;
   std::vector<LossEntry> losses;
+  std::set<std::int64_t> unused_everywhere(unused.begin(), unused.end());
   std::vector<std::vector<double>> by_rank;
   for (const comm::ByteVector& bytes : world.all_gather(message, "losses and norm")) {
-    Head theirs{};
-    std::memcpy(&theirs, bytes.data(), sizeof theirs);
+    MessageReader reader(bytes);
+    const Head theirs = reader.take<Head>(1)[0];
     result.stop = result.stop || theirs.stop != 0;
     result.peak_resident = std::max(result.peak_resident, Bytes(theirs.peak_resident));
-    const std::size_t old = losses.size();
-    losses.resize(old + static_cast<std::size_t>(theirs.num_losses));
-    const std::size_t losses_size = static_cast<std::size_t>(theirs.num_losses) * sizeof(LossEntry);
-    std::memcpy(losses.data() + old, bytes.data() + sizeof theirs, losses_size);
-    const std::size_t rest = bytes.size() - sizeof theirs - losses_size;
-    std::memcpy(by_rank.emplace_back(rest / sizeof(double)).data(),
-                bytes.data() + sizeof theirs + losses_size, rest);
+    buffers_changed = buffers_changed || theirs.buffers_changed != 0;
+    const auto their_losses = reader.take<LossEntry>(static_cast<std::size_t>(theirs.num_losses));
+    losses.insert(losses.end(), their_losses.begin(), their_losses.end());
+    const auto their_unused =
+        reader.take<std::int64_t>(static_cast<std::size_t>(theirs.num_unused));
+    const std::set<std::int64_t> also(their_unused.begin(), their_unused.end());
+    std::erase_if(unused_everywhere, [&](std::int64_t p) { return !also.contains(p); });
+    by_rank.push_back(reader.take_all<double>());
   }
   std::sort(losses.begin(), losses.end(),
             [](const LossEntry& a, const LossEntry& b) { return a.micro_batch < b.micro_batch; });
@@ -310,74 +358,67 @@ StepSums Engine::sums(const RankNote& note) {
     result.loss += entry.loss;
     result.num_targets += entry.num_targets;
   }
+  for (const std::int64_t parameter : unused_everywhere)
+    result.unused.push_back(engine.name_of(static_cast<std::size_t>(parameter)));
   result.square_norms = engine.norms.total(by_rank);
   for (const double part : result.square_norms) result.square_norm += part;
+  if (buffers_changed) engine.buffers.apply(world);
   engine.comm_seconds += seconds_since(start);
   if (!std::isfinite(result.square_norm)) {
     std::size_t first = engine.first_non_finite();
-    for (const std::size_t theirs : comm::all_gather_values(world, first, "non-finite gradients")) {
+    for (const std::size_t theirs : comm::all_gather_values(world, first, "non-finite gradients"))
       first = std::min(first, theirs);
-    }
-    const auto all = parameters();
-    result.non_finite = first < all.size() ? all[first]->name : "(the norm overflows)";
+    result.non_finite =
+        first < engine.num_parameters ? engine.name_of(first) : "(the norm overflows)";
   }
   return result;
 }
 
 void Engine::for_each_update(const std::function<void(const UpdatePiece&)>& update) {
   Impl& engine = *impl_;
-  for (std::size_t u = 0; u < engine.units.size(); ++u) {
-    for (const Range& range : engine.held_by_owner(u)) {
-      for (const Piece& piece : engine.layout.pieces(u, range)) {
-        if (!engine.layout.unit(u).slots[piece.slot].trains) continue;
-        UpdatePiece part;
-        part.slot = &engine.layout.unit(u).slots[piece.slot];
-        part.parameter = engine.first_parameter[u] + piece.slot;
-        part.begin = piece.begin;
-        part.element =
-            static_cast<std::uint64_t>(engine.layout.unit(u).first_block * kBlock + piece.offset);
-        part.grad = engine.gradients.sum(u, {piece.offset, piece.offset + piece.count});
-        part.master = engine.master_span(u, piece);
-        part.moments = engine.moments_at(u, piece);
-        part.work = engine.weights.target(u, piece.offset);
-        part.work_type = engine.options.compute;
-        update(part);
-      }
+  engine.state.for_each([&](const StateChunk& chunk) {
+    const Unit& unit = engine.layout.unit(chunk.unit);
+    if (!unit.trains) return;
+    for (const Piece& piece : engine.layout.pieces(chunk.unit, chunk.range)) {
+      UpdatePiece part;
+      part.slot = &unit.slots[piece.slot];
+      part.parameter = engine.first_parameter[chunk.unit] + piece.slot;
+      part.begin = piece.begin;
+      part.element = static_cast<std::uint64_t>(unit.first_block * kBlock + piece.offset);
+      part.grad = engine.gradients->sum(chunk.unit, {piece.offset, piece.offset + piece.count});
+      part.master = Impl::master_of(chunk, piece);
+      part.moments = engine.moments_of(chunk, piece);
+      part.work = engine.weights->target(chunk.unit, piece.offset);
+      part.work_type = engine.weights->type_of(chunk.unit);
+      update(part);
     }
-  }
+  });
 }
 
 void Engine::publish() {
   const auto start = Clock::now();
-  impl_->weights.publish();
+  impl_->weights->publish(/*frozen_too=*/false);
   impl_->comm_seconds += seconds_since(start);
 }
 
 void Engine::evaluate(const std::function<void()>& forward) {
   const at::NoGradGuard no_grad;
   impl_->session.node().set_place("evaluate", impl_->current_step);
-  impl_->with_weights(forward);
+  impl_->with_weights(Pass::kEvaluation, forward);
 }
 
 void Engine::refresh_work() {
   Impl& engine = *impl_;
   // Nobody may be reading the old weights.
   engine.session.world().barrier("refresh weights");
-  for (std::size_t u = 0; u < engine.units.size(); ++u) {
-    for (const Range& range : engine.held_by_owner(u)) {
-      for (const Piece& piece : engine.layout.pieces(u, range)) {
-        std::byte* const work = engine.weights.target(u, piece.offset);
-        if (work == nullptr) continue;
-        const auto from = engine.master_span(u, piece);
-        if (engine.options.compute == at::kBFloat16) {
-          kernels::narrow_bf16(from, {reinterpret_cast<kernels::Half*>(work), from.size()});
-        } else {
-          std::memcpy(work, from.data(), from.size_bytes());
-        }
-      }
+  engine.state.for_each([&](const StateChunk& chunk) {
+    for (const Piece& piece : engine.layout.pieces(chunk.unit, chunk.range)) {
+      std::byte* const work = engine.weights->target(chunk.unit, piece.offset);
+      if (work != nullptr)
+        narrow(Impl::master_of(chunk, piece), work, engine.weights->type_of(chunk.unit));
     }
-  }
-  engine.weights.publish();
+  });
+  engine.weights->publish(/*frozen_too=*/true);
 }
 
 const Layout& Engine::layout() const { return impl_->layout; }
@@ -398,14 +439,11 @@ std::vector<StatePiece> Engine::state(bool owned) {
   Impl& engine = *impl_;
   std::vector<StatePiece> pieces;
   for (std::size_t u = 0; u < engine.units.size(); ++u) {
-    const Range range = owned ? engine.layout.shard(u, engine.me()) : engine.held(u);
+    const Range range = owned ? engine.layout.owned(u, engine.me()) : engine.state.held(u);
     for (const Piece& piece : engine.layout.pieces(u, range)) {
-      StatePiece& out = pieces.emplace_back();
-      out.parameter = engine.first_parameter[u] + piece.slot;
-      out.begin = piece.begin;
-      out.count = piece.count;
-      out.master = engine.master_span(u, piece).data();
-      out.moments = engine.moments_at(u, piece);
+      const StateChunk chunk = engine.state.at(u, {piece.offset, piece.offset + piece.count});
+      pieces.push_back({engine.first_parameter[u] + piece.slot, piece.begin, piece.count,
+                        chunk.master.data(), chunk.moments});
     }
   }
   return pieces;
@@ -413,20 +451,22 @@ std::vector<StatePiece> Engine::state(bool owned) {
 
 MemoryUse Engine::memory() const {
   const Impl& engine = *impl_;
-  const auto size = [](const memory::HostBuffer& buffer) {
-    return static_cast<std::int64_t>(buffer.bytes().size());
-  };
   MemoryUse use;
-  const bool gathers = !engine.weights.resident();
-  use.work = gathers ? engine.weights.shard() : engine.weights.share_of_window();
-  use.master = Bytes(size(engine.master));
-  for (const memory::HostBuffer& moment : engine.moments) use.moments.value += size(moment);
-  use.grad = engine.gradients.accumulator_bytes();
-  use.transient = Bytes(engine.gradients.transient_bytes().value +
-                        (gathers ? engine.weights.share_of_window().value : 0));
+  use.work = engine.weights->held_bytes();
+  use.master = engine.state.master_bytes();
+  use.moments = engine.state.moment_bytes();
+  use.grad = engine.gradients->accumulator_bytes();
+  use.transient =
+      Bytes(engine.gradients->transient_bytes().value + engine.weights->transient_bytes().value);
   return use;
 }
 
-double Engine::take_comm_seconds() { return std::exchange(impl_->comm_seconds, 0.0); }
+Engine::CommSeconds Engine::take_comm_seconds() {
+  const Weights::Times times = impl_->weights->take_times();
+  return {std::exchange(impl_->comm_seconds, 0.0) + times.waited,
+          times.under_way + impl_->gradients->take_exchange_seconds()};
+}
+
+std::string Engine::take_note() { return impl_->weights->take_note(); }
 
 }  // namespace trireme::parallel

@@ -25,53 +25,51 @@ std::string why_inexact(std::int64_t micro_batches, int ranks) {
   return {};
 }
 
-// Round j: micro-batch j N + r, one per rank.
-void assign_strided(std::int64_t micro_batches, int ranks, Rank rank, Assignment& result) {
-  for (std::int64_t first = 0; first < micro_batches; first += ranks) {
-    auto& round = result.rounds.emplace_back();
-    if (first + rank.value < micro_batches) round.push_back(first + rank.value);
-  }
-  result.longest_round = 1;
-}
-
-// Contiguous blocks inside aligned groups of 2^a micro-batches, the largest power of two that
-// divides their number: each rank's part is a subtree, so one reduction a group suffices (one a
-// step where the number is a power of two).
-void assign_blocks(std::int64_t micro_batches, int ranks, Rank rank, Assignment& result) {
-  const std::int64_t group =
-      result.inexact.empty()
-          ? std::int64_t{1} << std::countr_zero(static_cast<std::uint64_t>(micro_batches))
-          : micro_batches;
-  for (std::int64_t first = 0; first < micro_batches; first += group) {
-    auto& round = result.rounds.emplace_back();
-    const std::int64_t begin = first + group * rank.value / ranks;
-    const std::int64_t end = first + group * (rank.value + 1) / ranks;
-    for (std::int64_t m = begin; m < end; ++m) round.push_back(m);
-  }
-  result.longest_round = (group + ranks - 1) / ranks;
+// The micro-batches that the teams add between two reductions over all of them: an aligned group of
+// 2^a, the largest power of two that divides their number, so that each team's part of it is a
+// subtree. A single team needs no reduction but the last.
+std::int64_t round_size(std::int64_t micro_batches, int num_teams, bool exact) {
+  if (num_teams == 1 || !exact) return micro_batches;
+  return std::int64_t{1} << std::countr_zero(static_cast<std::uint64_t>(micro_batches));
 }
 
 }  // namespace
 
-Assignment assign_micro_batches(ReduceAt reduce_at, std::int64_t num_micro_batches, int num_ranks,
+std::int64_t Assignment::num_turns() const {
+  std::int64_t turns = 0;
+  for (const auto& round : rounds) turns += static_cast<std::int64_t>(round.size());
+  return turns;
+}
+
+Assignment assign_micro_batches(std::int64_t num_micro_batches, int num_ranks, int team_size,
                                 Rank rank) {
-  if (num_micro_batches < num_ranks) {
-    throw Error(
-        ErrorKind::kConfig,
-        fmt::format("{} ranks, but a step has only {} micro-batches: some ranks would have no work",
-                    num_ranks, num_micro_batches),
-        fmt::format("start at most {} ranks, lower train.micro_batch_size, or raise "
-                    "train.global_batch_size",
-                    num_micro_batches));
-  }
+  ensure(num_micro_batches >= 1, "a step has a micro-batch");
+  const int num_teams = num_ranks / team_size;
+  const std::int64_t team = rank.value / team_size;
+  const std::int64_t place = rank.value % team_size;
   Assignment result;
   result.inexact = why_inexact(num_micro_batches, num_ranks);
-  if (reduce_at == ReduceAt::kUnit) {
-    assign_strided(num_micro_batches, num_ranks, rank, result);
-  } else {
-    assign_blocks(num_micro_batches, num_ranks, rank, result);
+  const std::int64_t size = round_size(num_micro_batches, num_teams, result.inexact.empty());
+  for (std::int64_t first = 0; first < num_micro_batches; first += size) {
+    auto& round = result.rounds.emplace_back();
+    const std::int64_t begin = first + size * team / num_teams;
+    const std::int64_t end = first + size * (team + 1) / num_teams;
+    for (std::int64_t turn = begin; turn < end; turn += team_size) {
+      round.push_back(turn + place < end ? turn + place : kIdleTurn);
+    }
   }
   return result;
+}
+
+void require_work_for_all(std::int64_t num_micro_batches, int num_ranks) {
+  if (num_micro_batches >= num_ranks) return;
+  throw Error(
+      ErrorKind::kConfig,
+      fmt::format("{} ranks, but a step has only {} micro-batches: some ranks would have no work",
+                  num_ranks, num_micro_batches),
+      fmt::format("start at most {} ranks, lower train.micro_batch_size, or raise "
+                  "train.global_batch_size",
+                  num_micro_batches));
 }
 
 std::int64_t left_leaves(std::int64_t leaves) {

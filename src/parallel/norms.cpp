@@ -3,26 +3,13 @@
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/norm.hpp"
 
-#include <algorithm>
-#include <utility>
+#include <cstdint>
 
 namespace trireme::parallel {
 
 namespace {
 
-static_assert(kBlock == kernels::kNormBlock, "shards end on the borders of norm blocks");
-
-// The ranks of a unit's shards, in the order in which the shards lie.
-std::vector<std::size_t> by_position(const Layout& layout, std::size_t unit) {
-  std::vector<std::pair<std::int64_t, std::size_t>> order;
-  for (int r = 0; r < layout.num_ranks(); ++r) {
-    order.emplace_back(layout.shard(unit, Rank(r)).begin, static_cast<std::size_t>(r));
-  }
-  std::sort(order.begin(), order.end());
-  std::vector<std::size_t> ranks;
-  for (const auto& [begin, rank] : order) ranks.push_back(rank);
-  return ranks;
-}
+static_assert(kBlock == kernels::kNormBlock, "parts end on the borders of norm blocks");
 
 }  // namespace
 
@@ -38,17 +25,17 @@ Norms::Norms(const Layout& layout, int num_groups, const NormGroupOf& group_of)
   }
 }
 
-void Norms::append(std::size_t unit, Range shard, std::span<const float> gradient,
+void Norms::append(std::size_t unit, Range owned, std::span<const float> gradient,
                    std::vector<double>& sums) const {
   const auto sum_into = [&](Range part) {
     const std::size_t at = sums.size();
     sums.resize(at + static_cast<std::size_t>((part.size() + kBlock - 1) / kBlock));
-    kernels::block_square_sums(gradient.subspan(static_cast<std::size_t>(part.begin - shard.begin),
+    kernels::block_square_sums(gradient.subspan(static_cast<std::size_t>(part.begin - owned.begin),
                                                 static_cast<std::size_t>(part.size())),
                                std::span(sums).subspan(at));
   };
-  if (num_groups_ == 1) return sum_into(shard);
-  for (std::int64_t block = shard.begin; block < shard.end; block += kBlock) {
+  if (num_groups_ == 1) return sum_into(owned);
+  for (std::int64_t block = owned.begin; block < owned.end; block += kBlock) {
     for (const Piece& piece : layout_.pieces(unit, {block, block + kBlock})) {
       sum_into({piece.offset, piece.offset + piece.count});
     }
@@ -59,9 +46,11 @@ std::vector<double> Norms::total(const std::vector<std::vector<double>>& by_rank
   std::vector<std::size_t> next(by_rank.size(), 0);
   std::vector<double> totals(static_cast<std::size_t>(num_groups_), 0.0);
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
-    for (const std::size_t r : by_position(layout_, u)) {
-      const Range shard = layout_.shard(u, Rank(static_cast<std::int64_t>(r)));
-      for (std::int64_t block = shard.begin; block < shard.end; block += kBlock) {
+    if (!layout_.unit(u).trains) continue;
+    for (int position = 0; position < layout_.num_ranks(); ++position) {
+      const auto r = static_cast<std::size_t>(layout_.owner(u, position).value);
+      const Range part = layout_.part(u, position);
+      for (std::int64_t block = part.begin; block < part.end; block += kBlock) {
         if (num_groups_ == 1) {
           totals[0] += by_rank[r][next[r]++];
           continue;

@@ -117,6 +117,18 @@ optim::OptimizerOptions optimizer_options(const config::Config& config) {
   return options;
 }
 
+parallel::EngineOptions engine_options(const config::Config& config) {
+  parallel::EngineOptions options;
+  options.strategy = config.parallel.strategy;
+  options.units = {config.parallel.units, config.parallel.ignored, config.precision.keep_fp32,
+                   config.model.frozen};
+  options.compute = compute_type(config);
+  options.num_micro_batches = config.train.global_batch_size / config.train.micro_batch_size;
+  options.shard_size = static_cast<int>(config.parallel.shard_size);
+  options.reshard_after_forward = config.parallel.reshard_after_forward;
+  return options;
+}
+
 // The run from the moment that everything is checked: model, engine, data and counters, and what
 // moves them.
 class Run {
@@ -136,6 +148,7 @@ class Run {
   double step();
   void update(const parallel::StepSums& sums, double mean_scale, obs::StepMetrics& metrics);
   void note_skip(const parallel::StepSums& sums);
+  void note_unused(const parallel::StepSums& sums);
   double evaluate();
   void save();
   void say(const obs::StepMetrics& metrics);
@@ -172,6 +185,7 @@ class Run {
   fs::path last_checkpoint_;
   std::int64_t last_saved_step_ = -1;
   bool stop_agreed_ = false;
+  bool unused_noted_ = false;
   std::vector<double> recent_step_seconds_;
 };
 
@@ -203,9 +217,8 @@ void Run::check() {
                 "leave model.vocab out: it then is the tokenizer's");
   }
   shape_ = model::resolved(config_.model);
-  parallel::assign_micro_batches(parallel::strategy(config_.parallel.strategy).reduce_at,
-                                 config_.train.global_batch_size / config_.train.micro_batch_size,
-                                 context_.world().size(), context_.world().rank());
+  parallel::require_work_for_all(config_.train.global_batch_size / config_.train.micro_batch_size,
+                                 context_.world().size());
   if (options_.resume.mode == Resume::Mode::kPath)
     options_.resume.path = ckpt::resolve(options_.resume.path);
   if (!options_.dry_run && context_.world().is_root()) {
@@ -254,11 +267,15 @@ void Run::build() {
     model_ = model::make(shape_);
     return model_;
   });
-  parallel::EngineOptions engine_options{config_.parallel.strategy, config_.parallel.units,
-                                         compute_type(config_),
-                                         config_.train.global_batch_size / micro_batch_size};
-  optimizer_->configure(engine_options);
-  engine_.emplace(context_.session(), *model_, *deferred_, engine_options);
+  parallel::EngineOptions options = engine_options(config_);
+  optimizer_->configure(options);
+  try {
+    engine_.emplace(context_.session(), *model_, *deferred_, options);
+  } catch (Error& error) {
+    // What does not fit the model or the ranks is found by every rank.
+    if (error.kind == ErrorKind::kConfig) error.everywhere = true;
+    throw;
+  }
   optimizer_->attach(*engine_, context_.world());
   flops_per_token_ =
       static_cast<double>(model::flops_per_token(shape_, config_.data.sequence_length));
@@ -377,6 +394,8 @@ double Run::step() {
       nominal / static_cast<double>(sums.num_targets) * double{scaler_->inverse()};
   const double norm = std::sqrt(sums.square_norm) * mean_scale;
 
+  note_unused(sums);
+  if (const std::string note = engine_->take_note(); !note.empty()) context_.log().warn(note);
   obs::StepMetrics metrics;
   update(sums, mean_scale, metrics);
   state_.step += 1;
@@ -392,7 +411,7 @@ double Run::step() {
   metrics.skipped = state_.skipped;
   metrics.rss_mib_max = static_cast<double>(sums.peak_resident.value) / (1 << 20);
   metrics.data_s = train_batches_->take_seconds();
-  metrics.comm_s = engine_->take_comm_seconds();
+  metrics.comm_s = engine_->take_comm_seconds().exposed;
   metrics.compute_s = std::max(0.0, passes_seconds - *metrics.data_s - *metrics.comm_s);
   metrics.step_s = seconds_since(start);
   metrics.tokens_per_s = static_cast<double>(sums.num_targets) / *metrics.step_s;
@@ -430,6 +449,23 @@ void Run::update(const parallel::StepSums& sums, double mean_scale, obs::StepMet
   scaler_->update(!sums.non_finite.empty());
   engine_->publish();
   metrics.optim_s = seconds_since(start);
+}
+
+// Once: a model that leaves parameters out does so in most steps.
+void Run::note_unused(const parallel::StepSums& sums) {
+  if (sums.unused.empty() || unused_noted_) return;
+  unused_noted_ = true;
+  const std::string text =
+      fmt::format("step {}: {} parameters that train had no gradient: {}{}", state_.step + 1,
+                  sums.unused.size(), sums.unused[0], sums.unused.size() > 1 ? ", ..." : "");
+  if (config_.parallel.unused_parameters == "zero") {
+    return context_.log().warn(text +
+                               "; it counts as zero, and they decay (model.frozen stops that)");
+  }
+  Error error(ErrorKind::kConfig, text,
+              "freeze them (model.frozen), or set parallel.unused_parameters: zero");
+  error.everywhere = true;
+  throw error;
 }
 
 void Run::note_skip(const parallel::StepSums& sums) {

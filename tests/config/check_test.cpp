@@ -83,16 +83,13 @@ TEST(ConfigCheck, refuses_what_this_version_does_not_have_and_says_what_to_set) 
     const char* yaml;
     const char* problem;
   } cases[] = {
-      {"parallel: {strategy: zero1}", "parallel.strategy: zero1 is not in this version; set zero3"},
-      {"parallel: {strategy: zero2}", "parallel.strategy: zero2 is not in this version; set zero3"},
-      {"parallel: {strategy: hsdp}", "parallel.strategy: hsdp is not in this version; set zero3"},
       {"parallel: {shard_size: 4}", "parallel.shard_size: only hsdp has groups of ranks"},
-      {"parallel: {reshard_after_forward: false}",
-       "parallel.reshard_after_forward: keeping weights"},
+      {"parallel: {unused_parameters: warn}", "parallel.unused_parameters"},
+      {"parallel: {strategy: zero4}", "parallel.strategy: unknown value 'zero4'"},
+      {"parallel: {units: ''}", "parallel.units: must not be empty"},
       {"parallel: {strategy: ddp, reshard_after_forward: false}",
-       "has no effect with parallel.strategy: ddp; set true"},
-      {"parallel: {units: GPTBlock}", "parallel.units: unknown value 'GPTBlock'; allowed: auto"},
-      {"precision: {compute: fp16}", "precision.compute: fp16 is not in this version; set bf16"},
+       "has no effect with parallel.strategy: ddp, which keeps weights whole; set true"},
+      {"precision: {compute: fp8}", "precision.compute: unknown value 'fp8'"},
       {"precision: {reduce: bf16}",
        "precision.reduce: adding gradients in bf16 is not in this version; set fp32"},
       {"offload: {work: host}", "offload.work: offloading is not in this version; set none"},
@@ -164,14 +161,14 @@ TEST(ConfigCheck, says_nothing_that_only_follows_from_an_unreadable_value) {
 TEST(ConfigCheck, checks_a_config_made_in_code) {
   Config config = valid();
   config.optimizer.lr = std::numeric_limits<double>::quiet_NaN();
-  config.parallel.strategy = "zero2";
+  config.parallel.strategy = "zero4";
   config.run.name = "a/b";
   config.data.train[0].path = "line\nbreak";
   const std::vector<std::string> found = check(config);
   ASSERT_EQ(found.size(), 4U);
   expect_contains(found[0], "run.name: 'a/b' is not a plain folder name");
   expect_contains(found[1], "optimizer.lr: must be a finite number, not nan");
-  expect_contains(found[2], "parallel.strategy: zero2 is not in this version");
+  expect_contains(found[2], "parallel.strategy: unknown value 'zero4'");
   expect_contains(found[3], "data.train.0.path: 'line\\x0abreak' has control characters");
   EXPECT_THROW(require_valid(config), Error);
 }

@@ -44,7 +44,7 @@ TEST_P(AdamWOver, the_engine_is_torchs_own) {
   comm::Session session(nullptr, nullptr, session_options());
   comm::Communicator& world = session.world();
   const std::int64_t micro_batches = world.size();
-  Engaged<Network> engaged(session, {strategy, "auto", at::kFloat, micro_batches});
+  Engaged<Network> engaged(session, {strategy, {}, at::kFloat, micro_batches});
   parallel::Engine& engine = engaged.engine;
 
   Network plain;
@@ -129,7 +129,7 @@ TEST(AdamW, leaves_frozen_parameters_alone) {
   for (const char* strategy : {"ddp", "zero3"}) {
     comm::Session session(nullptr, nullptr, session_options());
     comm::Communicator& world = session.world();
-    Engaged<PartlyFrozen> engaged(session, {strategy, "auto", at::kFloat, world.size()});
+    Engaged<PartlyFrozen> engaged(session, {strategy, {}, at::kFloat, world.size()});
     parallel::Engine& engine = engaged.engine;
     const Values before = master_of(world, engine);
     engine.accumulate(Step(1), [&](std::int64_t) {
@@ -249,7 +249,7 @@ TEST_P(GoldenOver, the_engine_is_the_original) {
   comm::Session session(nullptr, nullptr, session_options());
   comm::Communicator& world = session.world();
   Optimizer optimizer(options_of(golden));
-  parallel::EngineOptions engine_options{strategy, "auto", at::kFloat, world.size()};
+  parallel::EngineOptions engine_options{strategy, {}, at::kFloat, world.size()};
   optimizer.configure(engine_options);
   Engaged<GoldenModule> engaged(session, engine_options);
   parallel::Engine& engine = engaged.engine;
@@ -357,7 +357,7 @@ TEST(Adafactor, follows_the_formula_where_ranks_cut_rows) {
     OptimizerOptions options{.type = "adafactor", .lr = 0.01, .weight_decay = 0, .momentum = 0.8};
     options.adafactor.relative_step = false;
     Optimizer optimizer(options);
-    parallel::EngineOptions engine_options{strategy, "auto", at::kFloat, world.size()};
+    parallel::EngineOptions engine_options{strategy, {}, at::kFloat, world.size()};
     optimizer.configure(engine_options);
     Engaged<Wide> engaged(session, engine_options);
     parallel::Engine& engine = engaged.engine;
@@ -427,7 +427,7 @@ TEST(Optimizer, clips_a_group_by_its_own_norm_and_the_rest_by_theirs) {
   OptimizerOptions options{.type = "sgd", .lr = 1, .weight_decay = 0, .clip_norm = 3};
   options.groups = {{.match = "embed", .clip_norm = 0.5}};
   Optimizer optimizer(options);
-  parallel::EngineOptions engine_options{"zero3", "auto", at::kFloat, world.size()};
+  parallel::EngineOptions engine_options{"zero3", {}, at::kFloat, world.size()};
   optimizer.configure(engine_options);
   Engaged<Network> engaged(session, engine_options);
   parallel::Engine& engine = engaged.engine;

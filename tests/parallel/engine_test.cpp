@@ -98,6 +98,15 @@ double square_sum(const Values& values) {
   return sum;
 }
 
+EngineOptions options_for(const std::string& strategy, at::ScalarType compute, std::int64_t micro_batches, int ranks) {
+  EngineOptions options;
+  options.strategy = strategy;
+  options.compute = compute;
+  options.num_micro_batches = micro_batches;
+  if (strategy == "hsdp") options.shard_size = ranks % 2 == 0 ? 2 : ranks;
+  return options;
+}
+
 // strategy, compute type, ranks a node
 using Setting = std::tuple<const char*, at::ScalarType, int>;
 
@@ -107,7 +116,7 @@ class EngineOf : public ::testing::TestWithParam<Setting> {
   comm::Communicator& world = session.world();
   at::ScalarType compute = std::get<1>(GetParam());
   std::int64_t micro_batches = micro_batches_for(world.size());
-  EngineOptions options{std::get<0>(GetParam()), "auto", compute, micro_batches};
+  EngineOptions options = options_for(std::get<0>(GetParam()), compute, micro_batches, world.size());
 };
 
 TEST_P(EngineOf, gives_the_numbers_of_plain_autograd) {
@@ -348,7 +357,7 @@ std::string name_of(const ::testing::TestParamInfo<Setting>& test) {
 
 // Nodes of three are uneven on four ranks, nodes of two on three.
 INSTANTIATE_TEST_SUITE_P(each, EngineOf,
-                         ::testing::Combine(::testing::Values("ddp", "zero3"),
+                         ::testing::Combine(::testing::Values("ddp", "zero1", "zero2", "zero3", "hsdp"),
                                             ::testing::Values(at::kFloat, at::kBFloat16), ::testing::Values(0, 1, 2, 3)),
                          name_of);
 
@@ -412,7 +421,7 @@ TEST_P(MemoryOf, is_what_the_design_says_and_what_the_system_counts) {
 
   if (own_memory() == 0) GTEST_SKIP() << "no /proc/self/smaps here";
   const std::int64_t before = everywhere(own_memory());
-  Engaged<Wide> engaged(session, {strategy, "auto", at::kBFloat16, world.size() * per_rank});
+  Engaged<Wide> engaged(session, options_for(strategy, at::kBFloat16, world.size() * per_rank, world.size()));
   Engine& engine = engaged.engine;
   const auto step = [&] {
     engine.accumulate(Step(1), [&](std::int64_t) { return MicroBatchLoss{engaged.module->loss(), 1}; });
@@ -427,23 +436,27 @@ TEST_P(MemoryOf, is_what_the_design_says_and_what_the_system_counts) {
   const MemoryUse use = engine.memory();
   const Layout& layout = engine.layout();
   ASSERT_EQ(layout.num_elements(), layout.num_parameters()) << "no padding blurs the formula";
-  const bool full = std::string(strategy) == "ddp";
+  const parallel::Strategy& row = parallel::strategy(strategy);
+  const bool at_step = row.reduce_at == ReduceAt::kStep;
   const std::int64_t all = layout.num_elements();
-  const std::int64_t shard = layout.shard_elements(world.rank());
-  const std::int64_t held = full ? all : shard;
-  EXPECT_NEAR(static_cast<double>(shard), static_cast<double>(all) / world.size(), 0.05 * static_cast<double>(shard));
+  const std::int64_t held = layout.shard_elements(world.rank());
+  EXPECT_NEAR(static_cast<double>(held), static_cast<double>(all) / layout.mesh().shard_size,
+              0.05 * static_cast<double>(held));
   EXPECT_EQ(use.master.value, 4 * held);
   EXPECT_EQ(use.moments.value, 8 * held);
-  // Weights: two bytes, once a node; sharded over all ranks by zero3 on several nodes.
-  const bool gathers = !full && session.topology().num_nodes > 1;
-  EXPECT_NEAR(static_cast<double>(use.work.value),
-              gathers ? 2.0 * static_cast<double>(shard) : 2.0 * static_cast<double>(all) / session.node().size(), 4096);
-  // Gradients: fp32, of the strategy's size, one for each level of the counter.
+  // Weights: two bytes, once a node; sharded by zero3 and hsdp where their groups span nodes.
+  const bool gathers = row.work == Placement::kFlatShard && ranks_per_node == 1 && layout.mesh().shard_size > 1;
+  const bool may_gather = row.work == Placement::kFlatShard && session.topology().num_nodes > 1;
+  if (gathers || !may_gather) {
+    EXPECT_NEAR(static_cast<double>(use.work.value),
+                gathers ? 2.0 * static_cast<double>(held) : 2.0 * static_cast<double>(all) / session.node().size(), 4096);
+  }
+  // Gradients: fp32, of the strategy's size, one for each level of the counters over turns and over rounds.
   const Assignment& assignment = engine.assignment();
-  const int shard_levels = counter_levels(std::ssize(assignment.rounds));
-  const std::int64_t ddp_extra = assignment.rounds.size() > 1 ? 4 * shard * shard_levels : 0;
-  const std::int64_t grad =
-      full ? 4 * all * counter_levels(std::ssize(assignment.rounds[0])) + ddp_extra : 4 * shard * shard_levels;
+  const std::int64_t owned = layout.owned_elements(world.rank());
+  const std::int64_t over_rounds =
+      assignment.num_rounds() > 1 ? 4 * owned * counter_levels(assignment.num_rounds()) : 0;
+  const std::int64_t grad = 4 * (at_step ? all : held) * counter_levels(std::ssize(assignment.rounds[0])) + over_rounds;
   EXPECT_NEAR(static_cast<double>(use.grad.value), static_cast<double>(grad), 4096);
 
   const auto told = static_cast<double>(everywhere(use.total().value));
@@ -453,7 +466,8 @@ TEST_P(MemoryOf, is_what_the_design_says_and_what_the_system_counts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(each, MemoryOf,
-                         ::testing::Combine(::testing::Values("ddp", "zero3"), ::testing::Values(0, 1, 2),
+                         ::testing::Combine(::testing::Values("ddp", "zero1", "zero2", "zero3", "hsdp"),
+                                            ::testing::Values(0, 1, 2),
                                             ::testing::Values(1, 4)),
                          [](const auto& test) {
                            return std::string(std::get<0>(test.param)) + "_nodes_of_" +
@@ -469,7 +483,7 @@ TEST(EngineOrder, of_units_that_differs_between_nodes_is_named) {
   comm::Session session(nullptr, nullptr, session_options(1, 3));
   comm::Communicator& world = session.world();
   if (world.size() != 2) GTEST_SKIP() << "a test for two ranks";
-  Engaged<Wide> engaged(session, {"zero3", "auto", at::kFloat, 2});
+  Engaged<Wide> engaged(session, options_for("zero3", at::kFloat, 2, 2));
   std::string message;
   try {
     engaged.engine.accumulate(Step(1), [&](std::int64_t m) {

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <map>
 #include <string>
@@ -49,41 +50,63 @@ std::string reference(std::int64_t micro_batches) {
   return counter(items);
 }
 
-// What the engine does: a rank's micro-batches of a round, then the ranks, then the rounds.
-std::string emulate(ReduceAt reduce_at, std::int64_t micro_batches, int ranks) {
+// What the engine does: the ranks of a team in a turn, the turns of a round, the teams, then the rounds.
+std::string emulate(std::int64_t micro_batches, int ranks, int team_size) {
   std::vector<Assignment> assignments;
   for (int r = 0; r < ranks; ++r) {
-    assignments.push_back(assign_micro_batches(reduce_at, micro_batches, ranks, Rank(r)));
+    assignments.push_back(assign_micro_batches(micro_batches, ranks, team_size, Rank(r)));
   }
+  const auto at = [](int index) { return static_cast<std::size_t>(index); };
   std::vector<std::string> rounds;
   for (std::size_t round = 0; round < assignments[0].rounds.size(); ++round) {
-    std::vector<std::string> sums;
-    for (const Assignment& assignment : assignments) {
-      std::vector<std::string> items;
-      for (const std::int64_t m : assignment.rounds.at(round)) items.push_back(std::to_string(m));
-      sums.push_back(items.empty() ? "0" : counter(items));
+    std::vector<std::string> teams;
+    for (int first = 0; first < ranks; first += team_size) {
+      std::vector<std::string> turns;
+      for (std::size_t turn = 0; turn < assignments[at(first)].rounds.at(round).size(); ++turn) {
+        std::vector<std::string> items;
+        for (int r = first; r < first + team_size; ++r) {
+          const std::int64_t m = assignments[at(r)].rounds.at(round).at(turn);
+          items.push_back(m == kIdleTurn ? "0" : std::to_string(m));
+        }
+        turns.push_back(counter(items));
+      }
+      teams.push_back(turns.empty() ? "0" : counter(turns));
     }
-    rounds.push_back(counter(sums));
+    rounds.push_back(counter(teams));
   }
   return counter(rounds);
 }
 
-class AssignmentOf : public ::testing::TestWithParam<ReduceAt> {};
+// Ranks in a team for a number of ranks: one, half of them, or all.
+enum class Teams { kOfOne, kTwo, kOne };
+
+int team_size(Teams teams, int ranks) {
+  if (teams == Teams::kOfOne) return 1;
+  return teams == Teams::kTwo && ranks % 2 == 0 ? ranks / 2 : ranks;
+}
+
+class AssignmentOf : public ::testing::TestWithParam<Teams> {
+ protected:
+  static Assignment assign(std::int64_t micro_batches, int ranks, int rank) {
+    return assign_micro_batches(micro_batches, ranks, team_size(GetParam(), ranks), Rank(rank));
+  }
+};
 
 TEST_P(AssignmentOf, gives_every_micro_batch_to_one_rank_once) {
   for (std::int64_t micro_batches = 1; micro_batches <= kMostMicroBatches; ++micro_batches) {
-    for (int ranks = 1; ranks <= kMostRanks && ranks <= micro_batches; ++ranks) {
+    for (int ranks = 1; ranks <= kMostRanks; ++ranks) {
       std::map<std::int64_t, int> times;
       for (int r = 0; r < ranks; ++r) {
-        const Assignment assignment = assign_micro_batches(GetParam(), micro_batches, ranks, Rank(r));
-        const Assignment first = assign_micro_batches(GetParam(), micro_batches, ranks, Rank(0));
-        EXPECT_EQ(assignment.rounds.size(), first.rounds.size()) << "ranks reduce together";
+        const int team = team_size(GetParam(), ranks);
+        const Assignment assignment = assign(micro_batches, ranks, r);
+        const Assignment first = assign(micro_batches, ranks, r / team * team);
+        EXPECT_EQ(assignment.rounds.size(), assign(micro_batches, ranks, 0).rounds.size()) << "ranks reduce together";
         EXPECT_EQ(assignment.inexact, first.inexact);
-        EXPECT_EQ(assignment.longest_round, first.longest_round);
-        EXPECT_FALSE(assignment.rounds[0].empty());
+        EXPECT_EQ(assignment.num_turns(), first.num_turns()) << "a team takes its turns together";
         for (const auto& round : assignment.rounds) {
-          EXPECT_LE(std::ssize(round), assignment.longest_round);
-          for (const std::int64_t m : round) ++times[m];
+          for (const std::int64_t m : round) {
+            if (m != kIdleTurn) ++times[m];
+          }
         }
       }
       EXPECT_EQ(std::ssize(times), micro_batches);
@@ -98,11 +121,11 @@ TEST_P(AssignmentOf, gives_every_micro_batch_to_one_rank_once) {
 TEST_P(AssignmentOf, adds_in_the_order_of_one_rank_wherever_it_says_that_it_is_exact) {
   int exact = 0;
   for (std::int64_t micro_batches = 1; micro_batches <= kMostMicroBatches; ++micro_batches) {
-    for (int ranks = 1; ranks <= kMostRanks && ranks <= micro_batches; ++ranks) {
-      const Assignment assignment = assign_micro_batches(GetParam(), micro_batches, ranks, Rank(0));
-      if (!assignment.inexact.empty()) continue;
+    for (int ranks = 1; ranks <= kMostRanks; ++ranks) {
+      if (!assign(micro_batches, ranks, 0).inexact.empty()) continue;
       ++exact;
-      EXPECT_EQ(emulate(GetParam(), micro_batches, ranks), reference(micro_batches)) << ranks << " ranks";
+      EXPECT_EQ(emulate(micro_batches, ranks, team_size(GetParam(), ranks)), reference(micro_batches))
+          << ranks << " ranks";
     }
   }
   // 1, 2, 4 and 8 ranks that divide the number of micro-batches.
@@ -110,15 +133,22 @@ TEST_P(AssignmentOf, adds_in_the_order_of_one_rank_wherever_it_says_that_it_is_e
 }
 
 TEST_P(AssignmentOf, says_why_it_is_not_exact) {
-  EXPECT_EQ(assign_micro_batches(GetParam(), 16, 4, Rank(1)).inexact, "");
-  EXPECT_THAT(assign_micro_batches(GetParam(), 16, 3, Rank(0)).inexact, HasSubstr("3 ranks"));
-  EXPECT_THAT(assign_micro_batches(GetParam(), 6, 4, Rank(0)).inexact, HasSubstr("do not divide the 6"));
-  EXPECT_THAT(assign_micro_batches(GetParam(), 12, 3, Rank(0)).inexact, HasSubstr("3 ranks"));
+  EXPECT_EQ(assign(16, 4, 1).inexact, "");
+  EXPECT_THAT(assign(16, 3, 0).inexact, HasSubstr("3 ranks"));
+  EXPECT_THAT(assign(6, 4, 0).inexact, HasSubstr("do not divide the 6"));
+  EXPECT_THAT(assign(12, 3, 0).inexact, HasSubstr("3 ranks"));
 }
 
-TEST_P(AssignmentOf, refuses_more_ranks_than_micro_batches) {
+std::string name_of(const ::testing::TestParamInfo<Teams>& test) {
+  const std::array<const char*, 3> names{"of_one_rank", "two_of_half_the_ranks", "one_of_all"};
+  return names.at(static_cast<std::size_t>(test.param));
+}
+
+INSTANTIATE_TEST_SUITE_P(teams, AssignmentOf, ::testing::Values(Teams::kOfOne, Teams::kTwo, Teams::kOne), name_of);
+
+TEST(RequireWorkForAll, refuses_more_ranks_than_micro_batches) {
   try {
-    assign_micro_batches(GetParam(), 3, 4, Rank(0));
+    require_work_for_all(3, 4);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind, ErrorKind::kConfig);
@@ -126,25 +156,27 @@ TEST_P(AssignmentOf, refuses_more_ranks_than_micro_batches) {
     EXPECT_THAT(error.message, HasSubstr("3 micro-batches"));
     EXPECT_THAT(error.hint, HasSubstr("at most 3 ranks"));
   }
-  EXPECT_THROW(assign_micro_batches(GetParam(), 0, 1, Rank(0)), Error);
-  EXPECT_NO_THROW(assign_micro_batches(GetParam(), 4, 4, Rank(3)));
+  EXPECT_NO_THROW(require_work_for_all(4, 4));
 }
 
-INSTANTIATE_TEST_SUITE_P(reductions, AssignmentOf, ::testing::Values(ReduceAt::kStep, ReduceAt::kUnit),
-                         [](const auto& test) { return test.param == ReduceAt::kStep ? "at_step" : "by_unit"; });
+using Rounds = std::vector<std::vector<std::int64_t>>;
 
 // ddp's point: where micro-batches are a power of two, one reduction a step.
-TEST(Assignment, at_the_step_reduces_once_where_it_can) {
+TEST(Assignment, of_teams_of_one_reduces_once_where_it_can) {
   for (const std::int64_t micro_batches : {1, 2, 4, 8, 16}) {
-    EXPECT_EQ(assign_micro_batches(ReduceAt::kStep, micro_batches, 1, Rank(0)).rounds.size(), 1U);
+    EXPECT_EQ(assign_micro_batches(micro_batches, 1, 1, Rank(0)).rounds.size(), 1U);
   }
-  const Assignment third = assign_micro_batches(ReduceAt::kStep, 16, 4, Rank(2));
-  EXPECT_EQ(third.rounds, (std::vector<std::vector<std::int64_t>>{{8, 9, 10, 11}}));
+  EXPECT_EQ(assign_micro_batches(16, 4, 1, Rank(2)).rounds, (Rounds{{8, 9, 10, 11}}));
+  EXPECT_EQ(assign_micro_batches(12, 2, 1, Rank(1)).rounds, (Rounds{{2, 3}, {6, 7}, {10, 11}}));
 }
 
-TEST(Assignment, by_unit_deals_micro_batches_out_in_turn) {
-  const Assignment second = assign_micro_batches(ReduceAt::kUnit, 7, 3, Rank(1));
-  EXPECT_EQ(second.rounds, (std::vector<std::vector<std::int64_t>>{{1}, {4}, {}}));
+TEST(Assignment, of_one_team_deals_micro_batches_out_in_turn) {
+  EXPECT_EQ(assign_micro_batches(7, 3, 3, Rank(1)).rounds, (Rounds{{1, 4, kIdleTurn}}));
+}
+
+TEST(Assignment, of_several_teams_does_both) {
+  EXPECT_EQ(assign_micro_batches(16, 4, 2, Rank(1)).rounds, (Rounds{{1, 3, 5, 7}}));
+  EXPECT_EQ(assign_micro_batches(16, 4, 2, Rank(2)).rounds, (Rounds{{8, 10, 12, 14}}));
 }
 
 TEST(LeftLeaves, is_the_largest_power_of_two_below) {

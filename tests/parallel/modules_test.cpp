@@ -57,20 +57,20 @@ TORCH_MODULE(Network);
 
 std::vector<std::vector<std::string>> names_of(const nn::Module& module) {
   std::vector<std::vector<std::string>> names;
-  for (const UnitParameters& unit : find_units(module, "auto")) names.push_back(unit.names);
+  for (const UnitParameters& unit : find_units(tree_of(module), {})) names.push_back(unit.names);
   return names;
 }
 
 std::vector<std::string> units_of(const nn::Module& module) {
   std::vector<std::string> names;
-  for (const UnitParameters& unit : find_units(module, "auto")) names.push_back(unit.name);
+  for (const UnitParameters& unit : find_units(tree_of(module), {})) names.push_back(unit.name);
   return names;
 }
 
 // Whatever the units, each parameter is in one of them once, under a name that the module gives it.
 void expect_each_parameter_once(const nn::Module& module) {
   std::map<const c10::TensorImpl*, int> times;
-  for (const UnitParameters& unit : find_units(module, "auto")) {
+  for (const UnitParameters& unit : find_units(tree_of(module), {})) {
     ASSERT_EQ(unit.names.size(), unit.parameters.size());
     ASSERT_FALSE(unit.parameters.empty());
     for (std::size_t i = 0; i < unit.names.size(); ++i) {
@@ -169,7 +169,7 @@ TEST(Units, of_unlike_blocks_are_not_made) {
 TEST(Units, need_a_parameter_and_floating_point) {
   const nn::ReLU relu;
   try {
-    find_units(*relu, "auto");
+    find_units(tree_of(*relu), {});
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind, ErrorKind::kConfig);
@@ -178,7 +178,7 @@ TEST(Units, need_a_parameter_and_floating_point) {
   nn::Linear linear(2, 2);
   linear->register_parameter("counts", torch::zeros({3}, at::kLong), /*requires_grad=*/false);
   try {
-    find_units(*linear, "auto");
+    find_units(tree_of(*linear), {});
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind, ErrorKind::kConfig);

@@ -33,7 +33,7 @@ CONFIGURATIONS = [
     ("a misspelt key", {**GOOD, "train.max_step": 5}, [], 64, ["job.yaml:4", "did you mean 'max_steps'?"]),
     ("a misspelt section", {**GOOD, "trian.max_steps": 5}, [], 64, ["trian", "did you mean 'train'?"]),
     ("a misspelt value", {**GOOD, "parallel.strategy": "zero33"}, [], 64, ["parallel.strategy", "did you mean 'zero3'?"]),
-    ("a strategy of later versions", {**GOOD, "parallel.strategy": "zero2"}, [], 64, ["zero2 is not in this version"]),
+    ("an unknown strategy", {**GOOD, "parallel.strategy": "zero4"}, [], 64, ["zero4", "zero1"]),
     ("a text for a number", {**GOOD, "model.hidden": "wide"}, [], 64, ["job.yaml:2", "model.hidden", "whole number", "wide"]),
     ("a fraction for a count", {**GOOD, "model.layers": 2.5}, [], 64, ["model.layers", "whole number", "2.5"]),
     ("a list for a number", {**GOOD, "train.max_steps": [1]}, [], 64, ["train.max_steps", "a list"]),

@@ -24,6 +24,8 @@ class Transfers {
 
   void send(Rank to, int tag, std::span<const std::byte> bytes);
   void receive(Rank from, int tag, std::span<std::byte> bytes);
+  // Lets them move on without waiting, and returns whether all have ended.
+  bool done();
   // Waits for all of them, with the communicator's deadline; throws Timeout naming who is late.
   // `idle`, if given, is called while waiting: for work that others wait for meanwhile.
   void wait(std::string_view what, const std::function<void()>& idle = {});

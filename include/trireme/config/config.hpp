@@ -37,6 +37,7 @@ struct Model {
   double norm_eps = 1e-5;
   double rope_theta = 10000;  // llama
   double init_std = 0.02;
+  std::vector<std::string> frozen = {};  // regular expressions on parameter names
 
   bool operator==(const Model&) const = default;
 };
@@ -124,8 +125,9 @@ struct Schedule {
 struct Precision {
   std::string compute = "bf16";  // bf16 | fp16 | fp32
   std::string reduce = "fp32";
-  std::string moments = "fp32";        // fp32 | bf16
-  std::string loss_scale = "dynamic";  // or a number; of fp16, as all below
+  std::vector<std::string> keep_fp32 = {};  // regular expressions on parameter names
+  std::string moments = "fp32";             // fp32 | bf16
+  std::string loss_scale = "dynamic";       // or a number; of fp16, as all below
   double initial_scale = 65536;
   double growth_factor = 2;
   double backoff_factor = 0.5;
@@ -139,10 +141,12 @@ struct Precision {
 };
 
 struct Parallel {
-  std::string strategy = "zero3";  // ddp | zero3
-  std::string units = "auto";      // auto = repeated blocks
+  std::string strategy = "zero3";  // ddp | zero1 | zero2 | zero3 | hsdp
+  std::string units = "auto";      // auto | none | size:N | class names
   std::int64_t shard_size = 0;     // hsdp only; 0 = unset
   bool reshard_after_forward = true;
+  std::vector<std::string> ignored = {};   // regular expressions on module paths
+  std::string unused_parameters = "zero";  // zero | error
 
   bool operator==(const Parallel&) const = default;
 };

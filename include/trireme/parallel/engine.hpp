@@ -14,6 +14,7 @@
 #include "trireme/parallel/layout.hpp"
 #include "trireme/parallel/micro_batches.hpp"
 #include "trireme/parallel/norms.hpp"
+#include "trireme/parallel/units.hpp"
 
 #include <torch/nn/module.h>
 
@@ -33,13 +34,17 @@ inline constexpr int kMaxMoments = 3;
 
 struct EngineOptions {
   std::string strategy = "zero3";
-  std::string units = "auto";
-  at::ScalarType compute = at::kBFloat16;  // kBFloat16 or kFloat
+  UnitOptions units;
+  at::ScalarType compute = at::kBFloat16;  // kBFloat16, kHalf or kFloat
   std::int64_t num_micro_batches = 1;      // per step, over all ranks
   int num_moments = 2;                     // what the optimizer keeps; at most kMaxMoments
   at::ScalarType moments = at::kFloat;     // their type: kFloat or kBFloat16
   int num_norm_groups = 1;                 // groups of parameters whose norms are told apart
   NormGroupOf norm_group_of = {};          // needed for more than one
+  int shard_size = 0;  // hsdp: ranks that hold the model together; 0: those of a node
+  // Whether gathered weights make room again as soon as others need it. Otherwise they stay until
+  // the next update: one gather a step, and a whole copy of the weights on every node.
+  bool reshard_after_forward = true;
 };
 
 // What a micro-batch gives: the value to differentiate, and over how many targets its loss was
@@ -60,12 +65,13 @@ struct RankNote {
 struct StepSums {
   double loss = 0;  // of the values returned by micro-batches, added by micro-batch index
   std::int64_t num_targets = 0;
-  double square_norm = 0;  // of the summed gradient
+  double square_norm = 0;            // of the summed gradient
   std::vector<double> square_norms;  // by norm group; square_norm is their sum
   std::string
       non_finite;  // the first parameter whose gradient holds Inf or NaN; empty when all are finite
-  bool stop = false;    // any rank was asked to stop
-  Bytes peak_resident;  // the highest of all ranks
+  std::vector<std::string> unused;  // parameters that train and had no gradient in this step
+  bool stop = false;                // any rank was asked to stop
+  Bytes peak_resident;              // the highest of all ranks
 };
 
 // Where one part's moments begin, of EngineOptions::moments each; null beyond num_moments.
@@ -111,16 +117,22 @@ struct MemoryUse {
 class Engine {
  public:
   // @collective. Takes over the module's parameters: their values become those of `initial`, their
-  // storage and type the engine's. The module must outlive the engine.
+  // storage and type the engine's. The module must outlive the engine. Throws Config for a strategy,
+  // units or a mesh that do not fit the model and the ranks.
   Engine(comm::Session& session, torch::nn::Module& module, InitialValues& initial,
+         const EngineOptions& options);
+  // The same for any tree of modules, such as one that TorchScript runs.
+  Engine(comm::Session& session, const ModuleTree& tree, InitialValues& initial,
          const EngineOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   // @collective. Runs forward and backward of this rank's micro-batches; `loss_of` gets the
-  // micro-batch index in the step.
-  void accumulate(Step step, const std::function<MicroBatchLoss(std::int64_t)>& loss_of);
+  // micro-batch index in the step. `num_micro_batches`: of this step, where it has fewer than usual;
+  // 0: as usual.
+  void accumulate(Step step, const std::function<MicroBatchLoss(std::int64_t)>& loss_of,
+                  std::int64_t num_micro_batches = 0);
   // @collective.
   StepSums sums(const RankNote& note = {});
   // Calls `update` for every part that this rank holds state for.
@@ -147,8 +159,16 @@ class Engine {
   // @collective. Derives the weights from master, after state was written from outside.
   void refresh_work();
 
-  // Seconds since the last call that accumulate() spent in reductions and waiting for others.
-  double take_comm_seconds();
+  // Since the last call. `exposed`: what accumulate() and publish() spent in reductions and waiting
+  // for others. `under_way`: how long transfers between nodes were under way, most of it behind
+  // computation if all is well.
+  struct CommSeconds {
+    double exposed = 0;
+    double under_way = 0;
+  };
+  CommSeconds take_comm_seconds();
+  // What a user should be told, once: empty, or why something runs slower than it could.
+  std::string take_note();
 
  private:
   struct Impl;

@@ -1,5 +1,5 @@
 // Sums of squares of the gradient by group of parameters, added in one order whatever the number of
-// ranks: a rank sums its shard block by block, and everybody adds the blocks of all ranks in the
+// ranks: a rank sums its parts block by block, and everybody adds the blocks of all ranks in the
 // order of the layout. Pure arithmetic over a layout; who sends what is the engine's.
 #pragma once
 
@@ -20,9 +20,10 @@ class Norms {
   // `group_of` may be empty where there is one group. The layout must outlive this.
   Norms(const Layout& layout, int num_groups, const NormGroupOf& group_of);
 
-  // Appends the sums over this rank's `shard` of a unit, whose gradient is `gradient`: one for each
-  // block where there is one group, otherwise one for each part of a parameter in a block.
-  void append(std::size_t unit, Range shard, std::span<const float> gradient,
+  // Appends the sums over the part of a unit that this rank owns, whose gradient is `gradient`: one
+  // for each block where there is one group, otherwise one for each part of a parameter in a block.
+  // Units that do not train are left out.
+  void append(std::size_t unit, Range owned, std::span<const float> gradient,
               std::vector<double>& sums) const;
 
   // Adds what append() gave on each rank for all units in order; returns a sum a group.

@@ -1,0 +1,73 @@
+#include "parallel/ordered_exchange.hpp"
+
+#include "trireme/base/error.hpp"
+
+#include <fmt/format.h>
+
+#include <string>
+
+namespace trireme::parallel {
+
+void throw_other_order(const Layout& layout, std::string_view who, std::size_t theirs,
+                       std::size_t mine) {
+  const std::string other = theirs < layout.units().size() ? layout.unit(theirs).name : "(none)";
+  throw Error(ErrorKind::kConfig,
+              fmt::format("ranks use the model's units in another order: {} takes '{}' where this "
+                          "rank takes '{}'",
+                          who, other, layout.unit(mine).name),
+              "sharded strategies need every rank to use the model's blocks in the same order; use ddp");
+}
+
+void OrderedExchange::begin(std::size_t unit, int tag, std::span<const Outgoing> out,
+                            std::vector<Incoming> in) {
+  unit_ = unit;
+  tag_ = tag;
+  in_ = std::move(in);
+  theirs_.assign(in_.size(), 0);
+  heads_.emplace(comm_);
+  data_.emplace(comm_);
+  for (const Outgoing& message : out) {
+    heads_->send(message.to, tag, std::as_bytes(std::span(&unit_, 1)));
+    data_->send(message.to, tag, message.bytes);
+  }
+  for (std::size_t i = 0; i < in_.size(); ++i)
+    heads_->receive(in_[i].from, tag, std::as_writable_bytes(std::span(&theirs_[i], 1)));
+}
+
+void OrderedExchange::receive_data() {
+  heads_.reset();
+  for (std::size_t i = 0; i < in_.size(); ++i) {
+    if (theirs_[i] != unit_) {
+      throw_other_order(layout_, fmt::format("rank {}", in_[i].from.value), theirs_[i], unit_);
+    }
+    data_->receive(in_[i].from, tag_, in_[i].bytes);
+  }
+}
+
+bool OrderedExchange::done() {
+  if (waiting_) return false;
+  if (heads_) {
+    if (!heads_->done()) return false;
+    receive_data();
+  }
+  if (data_) {
+    if (!data_->done()) return false;
+    data_.reset();
+  }
+  return true;
+}
+
+void OrderedExchange::wait(std::string_view what, const std::function<void()>& idle) {
+  waiting_ = true;
+  if (heads_) {
+    heads_->wait(what, idle);
+    receive_data();
+  }
+  if (data_) {
+    data_->wait(what, idle);
+    data_.reset();
+  }
+  waiting_ = false;
+}
+
+}  // namespace trireme::parallel
