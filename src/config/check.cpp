@@ -290,9 +290,30 @@ std::string reshard_problem(const Config& c) {
       c.parallel.strategy);
 }
 
+bool offloads_to_nvme(const Config& c) {
+  return c.offload.work == "nvme" || c.offload.grad == "nvme" || c.offload.optimizer == "nvme";
+}
+
 std::string nvme_path_problem(const Config& c) {
-  if (c.offload.nvme_path.empty()) return {};
-  return "nothing is offloaded to NVMe, which is not in this version; set null";
+  if (offloads_to_nvme(c) && c.offload.nvme_path.empty())
+    return "must name a folder on a local disk, because offload names nvme";
+  if (!offloads_to_nvme(c) && !c.offload.nvme_path.empty())
+    return "has no effect, because nothing is offloaded to nvme; set null";
+  return {};
+}
+
+std::string offload_work_problem(const Config& c) {
+  const std::string& strategy = c.parallel.strategy;
+  if (c.offload.work != "nvme" || strategy == "zero3" || strategy == "hsdp") return {};
+  return fmt::format("nvme needs weights in shards, which {} has not; set none, or "
+                     "parallel.strategy: zero3 or hsdp", strategy);
+}
+
+std::string offload_grad_problem(const Config& c) {
+  const std::string& strategy = c.parallel.strategy;
+  if (c.offload.grad != "nvme" || (strategy != "ddp" && strategy != "zero1")) return {};
+  return fmt::format("nvme needs gradients in shards, which {} has not; set none, or "
+                     "parallel.strategy: zero2, zero3 or hsdp", strategy);
 }
 
 std::string async_problem(const Config& c) {
@@ -334,7 +355,10 @@ const std::vector<Rule>& rules() {
       {{"schedule.min_lr_ratio", "schedule.type"}, min_lr_problem},
       {{"parallel.shard_size", "parallel.strategy"}, shard_size_problem},
       {{"parallel.reshard_after_forward", "parallel.strategy"}, reshard_problem},
-      {{"offload.nvme_path"}, nvme_path_problem},
+      {{"offload.nvme_path", "offload.work", "offload.grad", "offload.optimizer"},
+       nvme_path_problem},
+      {{"offload.work", "parallel.strategy"}, offload_work_problem},
+      {{"offload.grad", "parallel.strategy"}, offload_grad_problem},
       {{"checkpoint.async"}, async_problem},
   };
   return table;

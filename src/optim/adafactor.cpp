@@ -149,14 +149,16 @@ Adafactor::Adafactor(const AdafactorOptions& options, double beta1, parallel::En
 
 template <class Use>
 void Adafactor::for_owned(parallel::Engine& engine, const Use& use) {
-  engine.for_each_update([&](const parallel::UpdatePiece& piece) {
-    Tensor& tensor = tensors_[piece.parameter];
-    const std::int64_t end = piece.begin + std::ssize(piece.grad);
-    const bool owned = std::ranges::any_of(tensor.owned, [&](const parallel::Range& range) {
-      return range.begin <= piece.begin && end <= range.end;
-    });
-    if (owned) use(tensor, piece);
-  });
+  engine.for_each_update(
+      [&](const parallel::UpdatePiece& piece) {
+        Tensor& tensor = tensors_[piece.parameter];
+        const std::int64_t end = piece.begin + std::ssize(piece.grad);
+        const bool owned = std::ranges::any_of(tensor.owned, [&](const parallel::Range& range) {
+          return range.begin <= piece.begin && end <= range.end;
+        });
+        if (owned) use(tensor, piece);
+      },
+      parallel::Access::kRead);
 }
 
 std::vector<Adafactor::Record> Adafactor::to_owners(std::vector<Record> records) {

@@ -250,13 +250,15 @@ void Optimizer::attach(parallel::Engine& engine, comm::Communicator& world) {
   if (impl_->kind != Kind::kAdagrad || options.initial_accumulator == 0) return;
   const auto initial = static_cast<float>(options.initial_accumulator);
   for (const parallel::StatePiece& piece : engine.state(/*owned=*/false)) {
-    if (piece.moments[0] == nullptr) continue;
+    if (!engine.parameters()[piece.parameter]->trains) continue;
     const auto count = static_cast<std::size_t>(piece.count);
     const std::vector<float> values(count, initial);
     if (engine.moments() == at::kFloat) {
-      std::ranges::copy(values, reinterpret_cast<float*>(piece.moments[0]));
+      engine.write_state(piece, 1, std::as_bytes(std::span(values)));
     } else {
-      kernels::narrow_bf16(values, {reinterpret_cast<kernels::Half*>(piece.moments[0]), count});
+      std::vector<kernels::Half> narrow(count);
+      kernels::narrow_bf16(values, narrow);
+      engine.write_state(piece, 1, std::as_bytes(std::span(narrow)));
     }
   }
 }

@@ -9,6 +9,7 @@
 
 #include "parallel/buffers.hpp"
 #include "parallel/state_store.hpp"
+#include "parallel/unit_file.hpp"
 #include <fmt/format.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/torch.h>
@@ -77,6 +78,22 @@ class MessageReader {
   std::span<const std::byte> rest_;
 };
 
+DiskOptions disk_if(bool used, const DiskOptions& disk) { return used ? disk : DiskOptions{}; }
+
+// Throws Config for what a strategy keeps whole.
+const Strategy& checked(const Strategy& row, const EngineOptions& options) {
+  const auto refuse = [&](const char* field, const char* which) {
+    throw Error(ErrorKind::kConfig,
+                fmt::format("{}: nvme needs shards, which {} has not", field, row.name),
+                fmt::format("set it to none, or use {}", which));
+  };
+  if (options.work_on_disk && row.work == Placement::kReplicated)
+    refuse("offload.work", "zero3 or hsdp");
+  if (options.grad_on_disk && row.grad == Placement::kReplicated)
+    refuse("offload.grad", "zero2, zero3 or hsdp");
+  return row;
+}
+
 int ranks_per_node(const comm::Topology& topology) {
   for (int node = 1; node < topology.num_nodes; ++node) {
     if (topology.ranks_on(node) != topology.ranks_on(0)) return 0;
@@ -122,7 +139,7 @@ struct Engine::Impl {
   Assignment assignment;  // of the step at hand
   std::unique_ptr<Weights> weights;
   std::unique_ptr<Gradients> gradients;
-  StateStore state;
+  std::unique_ptr<StateStore> state;
   Buffers buffers;
 
   std::vector<std::size_t> first_parameter;  // by unit
@@ -134,7 +151,7 @@ struct Engine::Impl {
   Impl(comm::Session& session, const ModuleTree& tree, const EngineOptions& options)
       : session(session),
         options(options),
-        row(strategy(options.strategy)),
+        row(checked(strategy(options.strategy), options)),
         units(find_units(tree, options.units)),
         layout(describe(units), make_mesh(row, session.world().size(), options.shard_size,
                                           ranks_per_node(session.topology()))),
@@ -142,9 +159,13 @@ struct Engine::Impl {
         usual_assignment(assign(options.num_micro_batches)),
         assignment(usual_assignment),
         weights(make_weights(session, layout, row,
-                             {options.compute, !options.reshard_after_forward, {}})),
-        gradients(make_gradients(session, layout, row, {options.num_micro_batches, {}})),
-        state(layout, me(), options.num_moments, options.moments),
+                             {options.compute, !options.reshard_after_forward,
+                              disk_if(options.work_on_disk, options.disk)})),
+        gradients(make_gradients(
+            session, layout, row,
+            {options.num_micro_batches, disk_if(options.grad_on_disk, options.disk)})),
+        state(make_state_store(layout, me(), options.num_moments, options.moments,
+                               disk_if(options.state_on_disk, options.disk))),
         buffers(tree) {
     const auto idle = [this] {
       weights->progress();
@@ -169,12 +190,14 @@ struct Engine::Impl {
   }
 
   void initialise(InitialValues& initial) {
-    state.for_each([&](const StateChunk& chunk) {
-      for (const Piece& piece : layout.pieces(chunk.unit, chunk.range)) {
-        initial.fill(units[chunk.unit].parameters[piece.slot], units[chunk.unit].names[piece.slot],
-                     piece.begin, master_of(chunk, piece));
-      }
-    });
+    state->for_each(
+        [&](const StateChunk& chunk) {
+          for (const Piece& piece : layout.pieces(chunk.unit, chunk.range)) {
+            initial.fill(units[chunk.unit].parameters[piece.slot],
+                         units[chunk.unit].names[piece.slot], piece.begin, master_of(chunk, piece));
+          }
+        },
+        Access::kWrite);
   }
 
   static std::span<float> master_of(const StateChunk& chunk, const Piece& piece) {
@@ -374,9 +397,9 @@ StepSums Engine::sums(const RankNote& note) {
   return result;
 }
 
-void Engine::for_each_update(const std::function<void(const UpdatePiece&)>& update) {
+void Engine::for_each_update(const std::function<void(const UpdatePiece&)>& update, Access access) {
   Impl& engine = *impl_;
-  engine.state.for_each([&](const StateChunk& chunk) {
+  const auto visit = [&](const StateChunk& chunk) {
     const Unit& unit = engine.layout.unit(chunk.unit);
     if (!unit.trains) return;
     for (const Piece& piece : engine.layout.pieces(chunk.unit, chunk.range)) {
@@ -388,11 +411,12 @@ void Engine::for_each_update(const std::function<void(const UpdatePiece&)>& upda
       part.grad = engine.gradients->sum(chunk.unit, {piece.offset, piece.offset + piece.count});
       part.master = Impl::master_of(chunk, piece);
       part.moments = engine.moments_of(chunk, piece);
-      part.work = engine.weights->target(chunk.unit, piece.offset);
+      if (access == Access::kWrite) part.work = engine.weights->target(chunk.unit, piece.offset);
       part.work_type = engine.weights->type_of(chunk.unit);
       update(part);
     }
-  });
+  };
+  engine.state->for_each(visit, access);
 }
 
 void Engine::publish() {
@@ -411,13 +435,14 @@ void Engine::refresh_work() {
   Impl& engine = *impl_;
   // Nobody may be reading the old weights.
   engine.session.world().barrier("refresh weights");
-  engine.state.for_each([&](const StateChunk& chunk) {
+  const auto visit = [&](const StateChunk& chunk) {
     for (const Piece& piece : engine.layout.pieces(chunk.unit, chunk.range)) {
       std::byte* const work = engine.weights->target(chunk.unit, piece.offset);
       if (work != nullptr)
         narrow(Impl::master_of(chunk, piece), work, engine.weights->type_of(chunk.unit));
     }
-  });
+  };
+  engine.state->for_each(visit, Access::kRead);
   engine.weights->publish(/*frozen_too=*/true);
 }
 
@@ -439,9 +464,9 @@ std::vector<StatePiece> Engine::state(bool owned) {
   Impl& engine = *impl_;
   std::vector<StatePiece> pieces;
   for (std::size_t u = 0; u < engine.units.size(); ++u) {
-    const Range range = owned ? engine.layout.owned(u, engine.me()) : engine.state.held(u);
+    const Range range = owned ? engine.layout.owned(u, engine.me()) : engine.state->held(u);
     for (const Piece& piece : engine.layout.pieces(u, range)) {
-      const StateChunk chunk = engine.state.at(u, {piece.offset, piece.offset + piece.count});
+      const StateChunk chunk = engine.state->at(u, {piece.offset, piece.offset + piece.count});
       pieces.push_back({engine.first_parameter[u] + piece.slot, piece.begin, piece.count,
                         chunk.master.data(), chunk.moments});
     }
@@ -449,15 +474,44 @@ std::vector<StatePiece> Engine::state(bool owned) {
   return pieces;
 }
 
+namespace {
+
+// The unit and the range in it of a piece of state.
+std::pair<std::size_t, Range> place_of(const Layout& layout,
+                                       const std::vector<std::size_t>& first_parameter,
+                                       const StatePiece& piece) {
+  const auto after =
+      std::upper_bound(first_parameter.begin(), first_parameter.end(), piece.parameter);
+  const auto unit = static_cast<std::size_t>(after - first_parameter.begin()) - 1;
+  const Slot& slot = layout.unit(unit).slots[piece.parameter - first_parameter[unit]];
+  const std::int64_t begin = slot.offset + piece.begin;
+  return {unit, {begin, begin + piece.count}};
+}
+
+}  // namespace
+
+void Engine::read_state(const StatePiece& piece, int array, std::span<std::byte> out) {
+  const auto [unit, range] = place_of(impl_->layout, impl_->first_parameter, piece);
+  impl_->state->read(unit, range, array, out);
+}
+
+void Engine::write_state(const StatePiece& piece, int array, std::span<const std::byte> in) {
+  const auto [unit, range] = place_of(impl_->layout, impl_->first_parameter, piece);
+  impl_->state->write(unit, range, array, in);
+}
+
 MemoryUse Engine::memory() const {
   const Impl& engine = *impl_;
   MemoryUse use;
   use.work = engine.weights->held_bytes();
-  use.master = engine.state.master_bytes();
-  use.moments = engine.state.moment_bytes();
+  use.master = engine.state->master_bytes();
+  use.moments = engine.state->moment_bytes();
   use.grad = engine.gradients->accumulator_bytes();
   use.transient =
-      Bytes(engine.gradients->transient_bytes().value + engine.weights->transient_bytes().value);
+      Bytes(engine.gradients->transient_bytes().value + engine.weights->transient_bytes().value +
+            engine.state->transient_bytes().value);
+  use.disk = Bytes(engine.gradients->disk_bytes().value + engine.weights->disk_bytes().value +
+                   engine.state->disk_bytes().value);
   return use;
 }
 
@@ -465,6 +519,13 @@ Engine::CommSeconds Engine::take_comm_seconds() {
   const Weights::Times times = impl_->weights->take_times();
   return {std::exchange(impl_->comm_seconds, 0.0) + times.waited,
           times.under_way + impl_->gradients->take_exchange_seconds()};
+}
+
+memory::TierStats Engine::take_tier_stats() {
+  memory::TierStats total = impl_->weights->take_tier_stats();
+  add(total, impl_->gradients->take_tier_stats());
+  add(total, impl_->state->take_stats());
+  return total;
 }
 
 std::string Engine::take_note() { return impl_->weights->take_note(); }

@@ -42,12 +42,19 @@ GatheredWeights::GatheredWeights(comm::Session& session, const Layout& layout,
       exchange_(session.world(), layout) {
   std::size_t shards = 0;
   std::vector<std::size_t> unit_bytes;  // 0 for those that stay
+  const bool on_disk = !options.disk.folder.empty();
+  std::vector<std::size_t> shard_bytes;
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
-    shard_at_.push_back(shards);
-    shards += bytes(u, layout.shard(u, session.world().rank()).size());
+    shard_at_.push_back(on_disk ? 0 : shards);
+    shard_bytes.push_back(own_bytes(u));
+    shards = on_disk ? std::max(shards, own_bytes(u)) : shards + own_bytes(u);
     unit_bytes.push_back(layout.unit(u).permanent ? 0 : bytes(u, layout.unit(u).size));
   }
   shard_ = memory::HostBuffer(Bytes(static_cast<std::int64_t>(shards)), "the shard of weights");
+  if (on_disk) {
+    const auto label = fmt::format("weights of rank {}", session.world().rank().value);
+    file_ = std::make_unique<UnitFile>(options.disk, label, std::move(shard_bytes));
+  }
 
   std::size_t size = 0;
   const auto add_place = [&](std::size_t place_bytes) {
@@ -79,9 +86,26 @@ std::byte* GatheredWeights::window_at(std::size_t place) const {
   return window_->of(team_.locals().front()).data() + places_[place].at;
 }
 
+std::size_t GatheredWeights::own_bytes(std::size_t unit) const {
+  return bytes(unit, layout_.shard(unit, session_.world().rank()).size());
+}
+
 std::span<std::byte> GatheredWeights::own_shard(std::size_t unit) const {
-  return shard_.bytes().subspan(shard_at_[unit],
-                                bytes(unit, layout_.shard(unit, session_.world().rank()).size()));
+  return shard_.bytes().subspan(shard_at_[unit], own_bytes(unit));
+}
+
+std::span<std::byte> GatheredWeights::in_window(std::size_t unit, std::size_t place,
+                                                Range range) const {
+  return {window_at(place) + bytes(unit, range.begin), bytes(unit, range.size())};
+}
+
+// On disk: makes room for a unit's new shard; the one before goes out. What is not written there is
+// padding.
+void GatheredWeights::stage(std::size_t unit) {
+  if (staged_ == unit) return;
+  if (staged_ != kNone) file_->write(staged_, own_shard(staged_));
+  staged_ = unit;
+  if (unit != kNone) std::ranges::fill(own_shard(unit), std::byte{0});
 }
 
 void GatheredWeights::attach(std::size_t unit, std::vector<at::Tensor> parameters) {
@@ -104,12 +128,14 @@ void GatheredWeights::forget(std::size_t unit) {
 std::byte* GatheredWeights::target(std::size_t unit, std::int64_t offset) {
   const Range mine = layout_.shard(unit, session_.world().rank());
   if (offset < mine.begin || offset >= mine.end) return nullptr;
+  if (file_) stage(unit);
   return own_shard(unit).data() + bytes(unit, offset - mine.begin);
 }
 
 // What is in the places is old now.
 void GatheredWeights::publish(bool frozen_too) {
   if (pending_) finish_gather();
+  if (file_) stage(kNone);
   for (std::size_t p = 0; p < places_.size(); ++p) {
     if (is_permanent(p) && !frozen_too) continue;
     if (places_[p].unit != kNone) forget(places_[p].unit);
@@ -144,7 +170,9 @@ std::string GatheredWeights::take_note() {
 
 Bytes GatheredWeights::transient_bytes() const {
   const auto size = static_cast<std::int64_t>(window_->of(team_.locals().front()).size());
-  return Bytes(size / team_.num_locals());
+  const std::int64_t staging =
+      file_ ? static_cast<std::int64_t>(shard_.bytes().size()) + file_->memory().value : 0;
+  return Bytes(size / team_.num_locals() + staging);
 }
 
 bool GatheredWeights::on_operator(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
@@ -230,7 +258,7 @@ std::size_t GatheredWeights::victim(std::span<const std::size_t> needed, std::si
   return best;
 }
 
-// This rank leaves the place; its own shard sets out for the other nodes.
+// This rank leaves the place; its own shard sets out for the other nodes, or from the disk.
 void GatheredWeights::begin_gather(std::size_t unit, std::size_t place) {
   if (places_[place].unit != kNone) forget(places_[place].unit);
   places_[place].unit = unit;
@@ -238,14 +266,24 @@ void GatheredWeights::begin_gather(std::size_t unit, std::size_t place) {
   Control& mine = control(session_.node().local_rank());
   mine.unit.store(unit, std::memory_order_relaxed);
   mine.left.store(num_gathers_, std::memory_order_release);
-
-  std::vector<Outgoing> out;
-  for (const Rank receiver : team_.my_stand_ins()) out.push_back({receiver, own_shard(unit)});
-  std::vector<Incoming> in;
-  for (const Rank owner : team_.remote_owners()) {
-    const Range range = layout_.shard(unit, owner);
-    in.push_back({owner, {window_at(place) + bytes(unit, range.begin), bytes(unit, range.size())}});
+  if (file_) {
+    file_->begin_read(unit);
+  } else {
+    begin_exchange();
   }
+}
+
+void GatheredWeights::begin_exchange() {
+  const std::size_t unit = pending_->unit;
+  const Range mine = layout_.shard(unit, session_.world().rank());
+  // What came from disk is in its place in the window already.
+  const std::span<const std::byte> own =
+      file_ ? in_window(unit, pending_->place, mine) : own_shard(unit);
+  std::vector<Outgoing> out;
+  for (const Rank receiver : team_.my_stand_ins()) out.push_back({receiver, own});
+  std::vector<Incoming> in;
+  for (const Rank owner : team_.remote_owners())
+    in.push_back({owner, in_window(unit, pending_->place, layout_.shard(unit, owner))});
   exchange_.begin(unit, static_cast<int>(pending_->number % kTags), out, std::move(in));
 }
 
@@ -257,10 +295,15 @@ void GatheredWeights::move() {
     if (at_this && theirs != pending_->unit)
       throw_other_order(layout_, session_.node().describe(local), theirs, pending_->unit);
   }
-  const auto own = own_shard(pending_->unit);
-  const Range mine = layout_.shard(pending_->unit, session_.world().rank());
-  std::copy(own.begin(), own.end(), window_at(pending_->place) + bytes(pending_->unit, mine.begin));
+  const auto into = in_window(pending_->unit, pending_->place,
+                              layout_.shard(pending_->unit, session_.world().rank()));
   pending_->moving = true;
+  if (file_) {
+    file_->end_read(into);
+    begin_exchange();
+  } else {
+    std::ranges::copy(own_shard(pending_->unit), into.begin());
+  }
 }
 
 void GatheredWeights::progress() {
@@ -268,6 +311,7 @@ void GatheredWeights::progress() {
   Control& mine = control(session_.node().local_rank());
   if (mine.filled.load(std::memory_order_relaxed) == num_gathers_) return;
   if (!pending_->moving) {
+    if (file_) return;  // the disk goes on by itself; its end is waited for when it is needed
     for (const int local : team_.locals()) {
       if (control(local).left.load(std::memory_order_acquire) < num_gathers_) return;
     }

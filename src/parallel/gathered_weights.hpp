@@ -11,6 +11,7 @@
 
 #include "parallel/ordered_exchange.hpp"
 #include "parallel/touch_order.hpp"
+#include "parallel/unit_file.hpp"
 
 #include <array>
 #include <atomic>
@@ -40,7 +41,11 @@ class GatheredWeights : public Weights {
   Times take_times() override { return std::exchange(times_, {}); }
   std::string take_note() override;
   Bytes held_bytes() const override {
-    return Bytes(static_cast<std::int64_t>(shard_.bytes().size()));
+    return Bytes(file_ ? 0 : static_cast<std::int64_t>(shard_.bytes().size()));
+  }
+  Bytes disk_bytes() const override { return file_ ? file_->disk_bytes() : Bytes(0); }
+  memory::TierStats take_tier_stats() override {
+    return file_ ? file_->take_stats() : memory::TierStats{};
   }
   Bytes transient_bytes() const override;
 
@@ -76,13 +81,20 @@ class GatheredWeights : public Weights {
   void finish_gather();
   void forget(std::size_t unit);
   std::span<std::byte> own_shard(std::size_t unit) const;
+  std::size_t own_bytes(std::size_t unit) const;
+  void stage(std::size_t unit);
+  void begin_exchange();
+  std::span<std::byte> in_window(std::size_t unit, std::size_t place, Range range) const;
 
   comm::Session& session_;
   Team team_;
   std::unordered_map<c10::StorageImpl*, std::size_t> unit_of_;
   std::vector<std::vector<at::Tensor>> parameters_;  // by unit
   std::vector<std::size_t> shard_at_;                // byte offset of this rank's shards in shard_
+  // In memory: all of this rank's shards. On disk: the one that is being written.
   memory::HostBuffer shard_;
+  std::unique_ptr<UnitFile> file_;
+  std::size_t staged_ = kNone;  // the unit whose new shard is in shard_, on its way to disk
   std::unique_ptr<comm::SharedSegments> window_;  // of the first local rank of the group
   std::unique_ptr<comm::SharedSegments> control_;
   std::vector<Place> places_;  // those of permanent units last

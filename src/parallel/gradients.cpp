@@ -64,7 +64,7 @@ std::unique_ptr<Gradients> make_gradients(comm::Session& session, const Layout& 
                                           const GradientOptions& options) {
   if (strategy.reduce_at == ReduceAt::kUnit)
     return std::make_unique<UnitGradients>(session, layout, options);
-  ensure(options.nvme.empty(), "only sums of shards are kept on disk");
+  ensure(options.disk.folder.empty(), "only sums of shards are kept on disk");
   return std::make_unique<StepGradients>(session, layout, strategy, options);
 }
 

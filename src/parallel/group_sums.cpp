@@ -76,7 +76,7 @@ void GroupSums::add_round(ShardSums& sums, bool last, const std::function<void()
     if (!last) continue;
     std::copy(sum.begin(), sum.end(), part_in(shard, u, me_).begin());
     give_total(u, shard, idle);
-    sums.keep_total(u);
+    sums.keep_total();
   }
 }
 

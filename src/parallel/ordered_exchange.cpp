@@ -11,11 +11,12 @@ namespace trireme::parallel {
 void throw_other_order(const Layout& layout, std::string_view who, std::size_t theirs,
                        std::size_t mine) {
   const std::string other = theirs < layout.units().size() ? layout.unit(theirs).name : "(none)";
-  throw Error(ErrorKind::kConfig,
-              fmt::format("ranks use the model's units in another order: {} takes '{}' where this "
-                          "rank takes '{}'",
-                          who, other, layout.unit(mine).name),
-              "sharded strategies need every rank to use the model's blocks in the same order; use ddp");
+  throw Error(
+      ErrorKind::kConfig,
+      fmt::format("ranks use the model's units in another order: {} takes '{}' where this "
+                  "rank takes '{}'",
+                  who, other, layout.unit(mine).name),
+      "sharded strategies need every rank to use the model's blocks in the same order; use ddp");
 }
 
 void OrderedExchange::begin(std::size_t unit, int tag, std::span<const Outgoing> out,

@@ -4,6 +4,8 @@
 #include "trireme/kernels/accumulate.hpp"
 #include "trireme/parallel/micro_batches.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace trireme::parallel {
@@ -16,36 +18,66 @@ std::size_t bytes_for(std::int64_t elements) {
 
 }  // namespace
 
-ShardSums::ShardSums(const Layout& layout, Rank me, const std::filesystem::path& /*nvme*/)
+ShardSums::ShardSums(const Layout& layout, Rank me, std::int64_t turns, const DiskOptions& disk)
     : layout_(layout), me_(me) {
+  const bool on_disk = !disk.folder.empty();
+  std::vector<std::size_t> sizes;
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
-    offset_.push_back(level_size_);
-    level_size_ += size_of(u);
+    offset_.push_back(on_disk ? 0 : level_size_);
+    level_size_ = on_disk ? std::max(level_size_, size_of_unit(u)) : level_size_ + size_of_unit(u);
+    sizes.push_back(bytes_for(size_of_unit(u) * counter_levels(turns)));
+  }
+  if (on_disk) {
+    file_ = std::make_unique<UnitFile>(disk, fmt::format("gradients of rank {}", me.value),
+                                       std::move(sizes));
   }
 }
 
-std::int64_t ShardSums::size_of(std::size_t unit) const {
+std::int64_t ShardSums::size_of_unit(std::size_t unit) const {
   return layout_.unit(unit).trains ? layout_.shard(unit, me_).size() : 0;
 }
 
 void ShardSums::restart(std::int64_t turns) {
-  const int levels = counter_levels(turns);
-  if (levels_.bytes().size() < bytes_for(level_size_ * levels)) {
-    levels_ = memory::HostBuffer(Bytes(static_cast<std::int64_t>(bytes_for(level_size_ * levels))),
-                                 "gradient shards");
+  num_levels_ = counter_levels(turns);
+  if (levels_.bytes().size() < bytes_for(level_size_ * num_levels_)) {
+    levels_ = memory::HostBuffer(
+        Bytes(static_cast<std::int64_t>(bytes_for(level_size_ * num_levels_))), "gradient shards");
   }
   counters_.clear();
+  begun_.assign(layout_.units().size(), false);
+  at_hand_.reset();
+  changed_ = false;
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
+    // On disk a unit's levels follow each other at the buffer's begin.
+    const std::int64_t stride = file_ ? size_of_unit(u) : level_size_;
     std::vector<std::span<float>> spans;
-    for (int level = 0; level < levels; ++level) {
-      spans.push_back(levels_.as<float>(bytes_for(level_size_ * level + offset_[u]),
-                                        static_cast<std::size_t>(size_of(u))));
+    for (int level = 0; level < num_levels_; ++level) {
+      spans.push_back(levels_.as<float>(bytes_for(stride * level + offset_[u]),
+                                        static_cast<std::size_t>(size_of_unit(u))));
     }
     counters_.emplace_back(std::move(spans), turns);
   }
 }
 
+std::span<std::byte> ShardSums::bytes_at_hand(std::size_t unit) const {
+  return levels_.bytes().first(bytes_for(size_of_unit(unit) * num_levels_));
+}
+
+void ShardSums::put_back() {
+  if (at_hand_ && changed_) file_->write(*at_hand_, bytes_at_hand(*at_hand_));
+  changed_ = false;
+}
+
+void ShardSums::bring_in(std::size_t unit) {
+  if (!file_ || at_hand_ == unit) return;
+  put_back();
+  at_hand_.reset();
+  if (begun_[unit]) file_->read(unit, bytes_at_hand(unit));
+  at_hand_ = unit;
+}
+
 void ShardSums::add(std::size_t unit, std::span<const float> item) {
+  bring_in(unit);
   TreeAccumulator& counter = counters_[unit];
   if (counter.adds()) {
     kernels::add(counter.target(), item);
@@ -53,10 +85,13 @@ void ShardSums::add(std::size_t unit, std::span<const float> item) {
     std::copy(item.begin(), item.end(), counter.target().begin());
   }
   counter.advance();
+  begun_[unit] = true;
+  changed_ = true;
 }
 
-std::span<float> ShardSums::total(std::size_t unit) { return counters_[unit].total(); }
-
-void ShardSums::keep_total(std::size_t /*unit*/) {}
+std::span<float> ShardSums::total(std::size_t unit) {
+  bring_in(unit);
+  return counters_[unit].total();
+}
 
 }  // namespace trireme::parallel

@@ -18,6 +18,12 @@ std::size_t bytes_for(std::int64_t elements) {
   return static_cast<std::size_t>(elements) * sizeof(float);
 }
 
+// The most turns that a round of any step may have.
+std::int64_t most_turns(std::int64_t micro_batches, const Mesh& mesh) {
+  const auto up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  return up(up(micro_batches, mesh.num_groups()), mesh.shard_size);
+}
+
 }  // namespace
 
 // One per local rank, in shared memory.
@@ -35,7 +41,8 @@ UnitGradients::UnitGradients(comm::Session& session, const Layout& layout,
             layout.mesh().rank_at(layout.mesh().group_of(session.world().rank()), 0),
             layout.mesh().shard_size, session.world().rank()),
       reducer_(session, layout, team_, &Layout::shard),
-      sums_(layout, session.world().rank(), options.nvme) {
+      sums_(layout, session.world().rank(), most_turns(options.num_micro_batches, layout.mesh()),
+            options.disk) {
   for (const Unit& unit : layout.units()) {
     held_.emplace_back(unit.slots.size());
     if (unit.trains) largest_ = std::max(largest_, unit.size);
@@ -209,7 +216,7 @@ Bytes UnitGradients::accumulator_bytes() const {
 }
 
 Bytes UnitGradients::transient_bytes() const {
-  return Bytes(reducer_.size().value +
+  return Bytes(reducer_.size().value + sums_.transient().value +
                static_cast<std::int64_t>(bytes_for(largest_) * kUnitBuffers) +
                (groups_ ? groups_->buffers().value : 0));
 }

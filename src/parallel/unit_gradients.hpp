@@ -31,6 +31,7 @@ class UnitGradients : public Gradients {
   double take_exchange_seconds() override { return std::exchange(exchange_seconds_, 0.0); }
   Bytes accumulator_bytes() const override;
   Bytes disk_bytes() const override { return sums_.disk(); }
+  memory::TierStats take_tier_stats() override { return sums_.take_stats(); }
   Bytes transient_bytes() const override;
 
  protected:

@@ -30,7 +30,7 @@ std::unique_ptr<Weights> make_weights(comm::Session& session, const Layout& layo
                                       const Strategy& strategy, const WeightOptions& options) {
   const bool sharded = strategy.work == Placement::kFlatShard;
   const bool together = every_group_is_on_one_node(session.topology(), layout.mesh());
-  if (sharded && (!together || !options.nvme.empty()))
+  if (sharded && (!together || !options.disk.folder.empty()))
     return std::make_unique<GatheredWeights>(session, layout, options);
   return std::make_unique<ResidentWeights>(session, layout, strategy, options.compute);
 }

@@ -58,7 +58,8 @@ std::string banner(Context& context, const config::Loaded& loaded, const paralle
       {"memory a rank",
        fmt::format("{} = weights {} + gradients {} + master {} + moments {} + buffers {}",
                    human(memory.total()), human(memory.work), human(memory.grad),
-                   human(memory.master), human(memory.moments), human(memory.transient))},
+                   human(memory.master), human(memory.moments), human(memory.transient)) +
+           (memory.disk.value > 0 ? fmt::format("; on disk {}", human(memory.disk)) : "")},
       {"steps", state.step == 0 ? fmt::format("{}", config.train.max_steps)
                                 : fmt::format("{} to {}", state.step, config.train.max_steps)},
   };

@@ -126,6 +126,11 @@ parallel::EngineOptions engine_options(const config::Config& config) {
   options.num_micro_batches = config.train.global_batch_size / config.train.micro_batch_size;
   options.shard_size = static_cast<int>(config.parallel.shard_size);
   options.reshard_after_forward = config.parallel.reshard_after_forward;
+  options.work_on_disk = config.offload.work == "nvme";
+  options.grad_on_disk = config.offload.grad == "nvme";
+  options.state_on_disk = config.offload.optimizer == "nvme";
+  options.disk.folder = config.offload.nvme_path;
+  options.disk.timeout = std::chrono::duration<double>(config.run.timeout);
   return options;
 }
 
@@ -389,6 +394,7 @@ double Run::step() {
         batch.targets_BT.numel()};
   });
   const double passes_seconds = seconds_since(start);
+  const parallel::Engine::CommSeconds in_passes = engine_->take_comm_seconds();
   const parallel::StepSums sums = engine_->sums({stop_.requested(), memory::peak_resident()});
   const double mean_scale =
       nominal / static_cast<double>(sums.num_targets) * double{scaler_->inverse()};
@@ -411,8 +417,16 @@ double Run::step() {
   metrics.skipped = state_.skipped;
   metrics.rss_mib_max = static_cast<double>(sums.peak_resident.value) / (1 << 20);
   metrics.data_s = train_batches_->take_seconds();
-  metrics.comm_s = engine_->take_comm_seconds().exposed;
-  metrics.compute_s = std::max(0.0, passes_seconds - *metrics.data_s - *metrics.comm_s);
+  const parallel::Engine::CommSeconds comm = engine_->take_comm_seconds();
+  metrics.comm_s = in_passes.exposed + comm.exposed;
+  const double exchanges = in_passes.under_way + comm.under_way;
+  if (exchanges > 0) metrics.exchange_s = exchanges;
+  const memory::TierStats disk = engine_->take_tier_stats();
+  if (disk.busy > 0) {
+    metrics.offload_stall_s = disk.stalled;
+    metrics.offload_io_s = disk.busy;
+  }
+  metrics.compute_s = std::max(0.0, passes_seconds - *metrics.data_s - in_passes.exposed);
   metrics.step_s = seconds_since(start);
   metrics.tokens_per_s = static_cast<double>(sums.num_targets) / *metrics.step_s;
   metrics.mfu = *metrics.tokens_per_s * flops_per_token_ / peak_flops_;
@@ -447,8 +461,8 @@ void Run::update(const parallel::StepSums& sums, double mean_scale, obs::StepMet
   }
   if (config_.precision.compute == "fp16") metrics.loss_scale = scaler_->scale();
   scaler_->update(!sums.non_finite.empty());
-  engine_->publish();
   metrics.optim_s = seconds_since(start);
+  engine_->publish();
 }
 
 // Once: a model that leaves parameters out does so in most steps.

@@ -100,7 +100,7 @@ TEST(ConfigWrite, has_one_help_entry_per_prefix) {
 TEST(ConfigWrite, offers_only_what_this_version_has_in_the_schema) {
   const auto schema = nlohmann::json::parse(json_schema());
   const auto& parallel = schema.at("properties").at("parallel").at("properties");
-  EXPECT_EQ(parallel.at("strategy").at("enum"), (nlohmann::json{"ddp", "zero3"}));
+  EXPECT_EQ(parallel.at("strategy").at("enum"), (nlohmann::json{"ddp", "zero1", "zero2", "zero3", "hsdp"}));
   EXPECT_EQ(parallel.at("shard_size").at("type"), (nlohmann::json{"integer", "null"}));
   EXPECT_EQ(parallel.at("shard_size").at("default"), nullptr);
   const auto& lr = schema.at("properties").at("optimizer").at("properties").at("lr");

@@ -13,6 +13,7 @@
 #include <torch/torch.h>
 
 #include <bit>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <sstream>
@@ -360,6 +361,83 @@ INSTANTIATE_TEST_SUITE_P(each, EngineOf,
                          ::testing::Combine(::testing::Values("ddp", "zero1", "zero2", "zero3", "hsdp"),
                                             ::testing::Values(at::kFloat, at::kBFloat16), ::testing::Values(0, 1, 2, 3)),
                          name_of);
+
+// ---- state on disk -------------------------------------------------------------------------------------------------
+
+// What lives on disk: weights, gradients, state.
+struct OnDisk {
+  bool work, grad, state;
+};
+const std::vector<OnDisk> kOnDisk = {{true, false, false}, {false, true, false}, {false, false, true}, {true, true, true}};
+
+// strategy, index into kOnDisk, ranks a node
+class DiskOf : public ::testing::TestWithParam<std::tuple<const char*, int, int>> {};
+
+TEST_P(DiskOf, changes_no_bit) {
+  const auto& [strategy, which, ranks_per_node] = GetParam();
+  const OnDisk& on_disk = kOnDisk[static_cast<std::size_t>(which)];
+  const parallel::Strategy& row = parallel::strategy(strategy);
+  comm::Session session(nullptr, nullptr, session_options(ranks_per_node));
+  comm::Communicator& world = session.world();
+  EngineOptions options = options_for(strategy, at::kBFloat16, 3 * micro_batches_for(world.size()), world.size());
+  EngineOptions with = options;
+  with.work_on_disk = on_disk.work;
+  with.grad_on_disk = on_disk.grad;
+  with.state_on_disk = on_disk.state;
+  with.disk.folder = std::filesystem::temp_directory_path();
+  if ((on_disk.work && row.work == Placement::kReplicated) || (on_disk.grad && row.grad == Placement::kReplicated)) {
+    const Error error = error_of([&] { Engaged<Network>(session, with); });
+    EXPECT_EQ(error.kind, ErrorKind::kConfig);
+    EXPECT_THAT(error.message, HasSubstr("nvme needs shards"));
+    return;
+  }
+  Engaged<Network> memory(session, options);
+  Engaged<Network> disk(session, with);
+  const auto step = [&](Engaged<Network>& engaged, std::int64_t number) {
+    engaged.engine.accumulate(Step(number), [&](std::int64_t m) {
+      return MicroBatchLoss{engaged.module->loss(number, m), NetworkImpl::kTargets};
+    });
+    const StepSums sums = engaged.engine.sums();
+    take_adamw_step(engaged.engine, world, {1e-2, number, 1e-2});
+    engaged.engine.publish();
+    return std::pair(sums.loss, sums.square_norm);
+  };
+  for (std::int64_t number = 1; number <= 3; ++number) EXPECT_EQ(step(memory, number), step(disk, number));
+  EXPECT_GT(disk.engine.memory().disk.value, 0);
+  EXPECT_GT(disk.engine.take_tier_stats().read.value, 0);
+  EXPECT_EQ(memory.engine.memory().disk.value, 0);
+  // Every array of every piece, read and written in another order than it lies in.
+  const auto expected = memory.engine.state(false);
+  const auto pieces = disk.engine.state(false);
+  ASSERT_EQ(pieces.size(), expected.size());
+  for (const bool change : {false, true}) {
+    for (std::size_t i = pieces.size(); i-- > 0;) {
+      const auto count = static_cast<std::size_t>(pieces[i].count);
+      const bool trains = disk.engine.parameters()[pieces[i].parameter]->trains;
+      for (int array = 0; array <= (trains ? 2 : 0); ++array) {
+        std::vector<float> values(count);
+        std::vector<float> others(count);
+        disk.engine.read_state(pieces[i], array, std::as_writable_bytes(std::span(values)));
+        memory.engine.read_state(expected[i], array, std::as_writable_bytes(std::span(others)));
+        ASSERT_EQ(values, others) << disk.engine.parameters()[pieces[i].parameter]->name << ", array " << array;
+        for (float& value : values) value += 1;
+        if (change) disk.engine.write_state(pieces[i], array, std::as_bytes(std::span(values)));
+        if (change) memory.engine.write_state(expected[i], array, std::as_bytes(std::span(values)));
+      }
+    }
+    memory.engine.refresh_work();
+    disk.engine.refresh_work();
+    EXPECT_EQ(step(memory, 9), step(disk, 9));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(each, DiskOf,
+                         ::testing::Combine(::testing::Values("ddp", "zero1", "zero2", "zero3", "hsdp"),
+                                            ::testing::Range(0, 4), ::testing::Values(0, 1, 2)),
+                         [](const auto& test) {
+                           return std::string(std::get<0>(test.param)) + "_" + std::to_string(std::get<1>(test.param)) +
+                                  "_nodes_of_" + std::to_string(std::get<2>(test.param));
+                         });
 
 // ---- memory --------------------------------------------------------------------------------------------------------
 

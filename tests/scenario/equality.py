@@ -74,6 +74,21 @@ def test_weights_that_stay_until_the_update_are_equal(place):
         place.require_equal_runs(f"runs/{strategy}", "runs/one")
 
 
+def test_what_lives_on_nvme_is_equal(place):
+    place.train({**GPT2_BF16, "run.name": "memory"})
+    for name, what in (("work", ["work"]), ("grad", ["grad"]), ("both", ["work", "grad"])):
+        settings = {**GPT2_BF16, "run.name": name, "offload.nvme_path": ".", **{f"offload.{kind}": "nvme" for kind in what}}
+        for per_node in (None, "1"):
+            run = name + (per_node or "")
+            place.train({**settings, "run.name": run}, ranks=2,
+                        environment={"TRIREME_TEST_RANKS_PER_NODE": per_node} if per_node else None)
+            place.require_equal_runs(f"runs/{run}", "runs/memory")
+            line = place.metrics(f"runs/{run}")[-1]
+            scenario.require(line["offload_io_s"] > 0, f"nothing went to disk: {line}")
+    place.train({**GPT2_BF16, "run.name": "host", "offload.work": "host", "offload.grad": "host", "offload.optimizer": "host"})
+    place.require_equal_runs("runs/host", "runs/memory")
+
+
 def test_units_do_not_change_a_number(place):
     for units in ("auto", "none", "size:20K", "GPT2Block"):
         settings = {**GPT2_BF16, "run.name": units.replace(":", "-"), "parallel.units": units}

@@ -18,6 +18,9 @@ struct StepMetrics {
   std::optional<double> tokens_per_s,
       mfu;  // of this step; mfu as a fraction of the measured GEMM peak
   std::optional<double> step_s, data_s, compute_s, comm_s, optim_s, ckpt_s;
+  // Of transfers between nodes: how long they were under way. Of transfers to and from disk: how
+  // long the step waited for them, and how long the disk was at work, which bounds the wait.
+  std::optional<double> exchange_s, offload_stall_s, offload_io_s;
   std::optional<std::int64_t> skipped;
   std::optional<double> loss_scale, rss_mib_max, eval_loss;
 };

@@ -10,7 +10,9 @@
 
 #include "trireme/base/units.hpp"
 #include "trireme/comm/session.hpp"
+#include "trireme/memory/tier_file.hpp"
 #include "trireme/parallel/deferred.hpp"
+#include "trireme/parallel/disk.hpp"
 #include "trireme/parallel/layout.hpp"
 #include "trireme/parallel/micro_batches.hpp"
 #include "trireme/parallel/norms.hpp"
@@ -45,6 +47,12 @@ struct EngineOptions {
   // Whether gathered weights make room again as soon as others need it. Otherwise they stay until
   // the next update: one gather a step, and a whole copy of the weights on every node.
   bool reshard_after_forward = true;
+  // What lives in files of each rank in the folder `disk` instead of memory: the shard of weights
+  // (zero3, hsdp), the sums of gradients (zero2, zero3, hsdp), master weights and moments.
+  bool work_on_disk = false;
+  bool grad_on_disk = false;
+  bool state_on_disk = false;
+  DiskOptions disk = {};
 };
 
 // What a micro-batch gives: the value to differentiate, and over how many targets its loss was
@@ -93,14 +101,18 @@ struct UpdatePiece {
   at::ScalarType work_type = at::kFloat;
 };
 
-// A contiguous part of one parameter's state in this rank's memory, for checkpoints.
+// A contiguous part of one parameter's state that this rank holds, for checkpoints.
 struct StatePiece {
   std::size_t parameter = 0;  // index into Engine::parameters()
   std::int64_t begin = 0;     // element of the logical tensor
   std::int64_t count = 0;
+  // Null where state is on disk: then Engine::read_state and write_state move it.
   float* master = nullptr;
   Moments moments{};
 };
+
+// Whether a pass over state changes it.
+enum class Access { kRead, kWrite };
 
 struct MemoryUse {
   Bytes work;  // this rank's share of the weights
@@ -108,6 +120,7 @@ struct MemoryUse {
   Bytes master;
   Bytes moments;
   Bytes transient;  // buffers for the units in use
+  Bytes disk;       // files; not part of the total
 
   Bytes total() const {
     return Bytes(work.value + grad.value + master.value + moments.value + transient.value);
@@ -135,8 +148,10 @@ class Engine {
                   std::int64_t num_micro_batches = 0);
   // @collective.
   StepSums sums(const RankNote& note = {});
-  // Calls `update` for every part that this rank holds state for.
-  void for_each_update(const std::function<void(const UpdatePiece&)>& update);
+  // Calls `update` for every part that this rank holds state for and that trains. With kRead,
+  // `update` only looks.
+  void for_each_update(const std::function<void(const UpdatePiece&)>& update,
+                       Access access = Access::kWrite);
   // @collective. Ends an update.
   void publish();
 
@@ -156,6 +171,9 @@ class Engine {
   // `owned`: only the parts whose owner this rank is, so that over all ranks they tile each
   // parameter once (saving). Otherwise all that this rank holds (loading).
   std::vector<StatePiece> state(bool owned);
+  // Copies one array of a piece, whole: 0 is master, 1 + m moment m, in their types.
+  void read_state(const StatePiece& piece, int array, std::span<std::byte> out);
+  void write_state(const StatePiece& piece, int array, std::span<const std::byte> in);
   // @collective. Derives the weights from master, after state was written from outside.
   void refresh_work();
 
@@ -167,6 +185,8 @@ class Engine {
     double under_way = 0;
   };
   CommSeconds take_comm_seconds();
+  // Transfers to and from disk since the last call.
+  memory::TierStats take_tier_stats();
   // What a user should be told, once: empty, or why something runs slower than it could.
   std::string take_note();
 

@@ -4,12 +4,13 @@
 #pragma once
 
 #include "trireme/comm/session.hpp"
+#include "trireme/memory/tier_file.hpp"
+#include "trireme/parallel/disk.hpp"
 #include "trireme/parallel/layout.hpp"
 #include "trireme/parallel/micro_batches.hpp"
 
 #include <ATen/core/Tensor.h>
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
@@ -20,7 +21,7 @@ namespace trireme::parallel {
 
 struct GradientOptions {
   std::int64_t num_micro_batches = 1;  // the most that a step has
-  std::filesystem::path nvme;          // where shards of sums are kept on disk; empty: in memory
+  DiskOptions disk;                    // for sums of shards
 };
 
 class Gradients {
@@ -58,6 +59,8 @@ class Gradients {
   // through.
   virtual Bytes accumulator_bytes() const = 0;
   virtual Bytes disk_bytes() const { return Bytes(0); }
+  // Of transfers to and from disk, since the last call.
+  virtual memory::TierStats take_tier_stats() { return {}; }
   virtual Bytes transient_bytes() const = 0;
 
  protected:

@@ -7,12 +7,13 @@
 #pragma once
 
 #include "trireme/comm/session.hpp"
+#include "trireme/memory/tier_file.hpp"
+#include "trireme/parallel/disk.hpp"
 #include "trireme/parallel/dispatch.hpp"
 #include "trireme/parallel/layout.hpp"
 
 #include <ATen/core/Tensor.h>
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -23,7 +24,7 @@ namespace trireme::parallel {
 struct WeightOptions {
   at::ScalarType compute = at::kBFloat16;  // kBFloat16, kHalf or kFloat
   bool keep_gathered = false;  // units stay present until the next update: one gather a step
-  std::filesystem::path nvme;  // where shards are kept on disk; empty: in memory
+  DiskOptions disk;            // for shards
 };
 
 // Whose touches are alike: the order is remembered by pass.
@@ -73,6 +74,8 @@ class Weights : public OperatorObserver {
   // units.
   virtual Bytes held_bytes() const = 0;
   virtual Bytes disk_bytes() const { return Bytes(0); }
+  // Of transfers to and from disk, since the last call.
+  virtual memory::TierStats take_tier_stats() { return {}; }
   virtual Bytes transient_bytes() const { return Bytes(0); }
 
  protected:
