@@ -28,8 +28,10 @@ Gpt2Block::Gpt2Block(const config::Model& shape) : heads(shape.heads) {
 }
 
 Residual Gpt2Block::forward(Residual residual) {
-  const auto qkv_BTP = attn_in->forward(ln_1->forward(residual));
-  residual.delta_BTC = attn_out->forward(ops::causal_attention(qkv_BTP, heads, heads));
+  const auto attend = [this](const torch::Tensor& x_BTC) {
+    return ops::causal_attention(attn_in->forward(x_BTC), heads, heads);
+  };
+  residual.delta_BTC = attn_out->forward(run_part(attention_how, attend, ln_1->forward(residual)));
   const auto hidden_BTF = mlp_in->forward(ln_2->forward(residual));
   residual.delta_BTC = mlp_out->forward(ops::gelu_tanh(hidden_BTF));
   return residual;
@@ -51,9 +53,16 @@ Gpt2::Gpt2(const config::Model& shape) {
                                        std::make_shared<LayerNorm>(shape.hidden, shape.norm_eps));
 }
 
+void Gpt2::recompute_attention(const Recompute& how) {
+  for (auto& block : blocks_) block->attention_how = how;
+}
+
 torch::Tensor Gpt2::logits(const torch::Tensor& tokens_BT) {
   Residual residual{ops::embed(tokens_BT, wte_->weight, wpe_->weight), {}};
-  for (auto& block : blocks_) residual = block->forward(std::move(residual));
+  for (auto& block : blocks_) {
+    const auto run = [&block](Residual in) { return block->forward(std::move(in)); };
+    residual = run_block(blocks_how(), run, std::move(residual));
+  }
   return ops::linear(ln_f_->forward(residual), wte_->weight, std::nullopt, Layout::kOutIn);
 }
 

@@ -14,6 +14,7 @@ struct Gpt2Block : torch::nn::Module {
   Residual forward(Residual residual);
 
   std::int64_t heads;
+  Recompute attention_how;
   std::shared_ptr<LayerNorm> ln_1, ln_2;
   std::shared_ptr<Linear> attn_in, attn_out, mlp_in, mlp_out;
 };
@@ -22,6 +23,7 @@ class Gpt2 : public LanguageModel {
  public:
   explicit Gpt2(const config::Model& shape);
   torch::Tensor logits(const torch::Tensor& tokens_BT) override;
+  void recompute_attention(const Recompute& how) override;
 
  private:
   std::shared_ptr<Table> wte_, wpe_;

@@ -1,12 +1,14 @@
 // Parameter holders shared by the models: they allocate, initialise in place and call one operator.
 #pragma once
 
+#include "trireme/model/language_model.hpp"
 #include "trireme/model/ops.hpp"
 
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
 #include <cstdint>
+#include <utility>
 
 namespace trireme::model {
 
@@ -15,6 +17,25 @@ namespace trireme::model {
 struct Residual {
   torch::Tensor x_BTC, delta_BTC;
 };
+
+// Runs a block, or one tensor's way through a part of it, by way of `how` where there is one.
+template <class Block>
+Residual run_block(const Recompute& how, const Block& block, Residual residual) {
+  if (!how) return block(std::move(residual));
+  auto out = how(
+      [block](const TensorList& in) -> TensorList {
+        Residual result = block(Residual{in[0], in[1]});
+        return {result.x_BTC, result.delta_BTC};
+      },
+      {residual.x_BTC, residual.delta_BTC});
+  return {std::move(out[0]), std::move(out[1])};
+}
+template <class Part>
+torch::Tensor run_part(const Recompute& how, const Part& part, torch::Tensor x) {
+  if (!how) return part(x);
+  return how([part](const TensorList& in) -> TensorList { return {part(in[0])}; },
+             {std::move(x)})[0];
+}
 
 // Modules below register "weight" and "bias"; weights are drawn from N(0, std), biases start at
 // zero, gains at one.

@@ -29,15 +29,16 @@ LlamaBlock::LlamaBlock(const config::Model& shape) : heads(shape.heads), kv_head
 }
 
 Residual LlamaBlock::forward(Residual residual, const torch::Tensor& cos_sin_TD) {
-  const auto x_BTC = input_norm->forward(residual);
-  const auto head_width = cos_sin_TD.size(1);
-  const auto by_head = [&](const torch::Tensor& t, std::int64_t n) {
-    return t.unflatten(-1, {n, head_width});
+  const auto attend = [this, cos_sin_TD](const torch::Tensor& x_BTC) {
+    const auto by_head = [&](const torch::Tensor& t, std::int64_t n) {
+      return t.unflatten(-1, {n, cos_sin_TD.size(1)});
+    };
+    const auto qkv_BTP =
+        ops::pack_rotated(by_head(q->forward(x_BTC), heads), by_head(k->forward(x_BTC), kv_heads),
+                          by_head(v->forward(x_BTC), kv_heads), cos_sin_TD);
+    return ops::causal_attention(qkv_BTP, heads, kv_heads);
   };
-  const auto qkv_BTP =
-      ops::pack_rotated(by_head(q->forward(x_BTC), heads), by_head(k->forward(x_BTC), kv_heads),
-                        by_head(v->forward(x_BTC), kv_heads), cos_sin_TD);
-  residual.delta_BTC = o->forward(ops::causal_attention(qkv_BTP, heads, kv_heads));
+  residual.delta_BTC = o->forward(run_part(attention_how, attend, input_norm->forward(residual)));
   const auto y_BTC = post_attention_norm->forward(residual);
   residual.delta_BTC = down->forward(ops::swiglu(gate->forward(y_BTC), up->forward(y_BTC)));
   return residual;
@@ -61,10 +62,19 @@ Llama::Llama(const config::Model& shape)
                                 std::make_shared<Table>(shape.vocab, shape.hidden, shape.init_std));
 }
 
+void Llama::recompute_attention(const Recompute& how) {
+  for (auto& block : blocks_) block->attention_how = how;
+}
+
 torch::Tensor Llama::logits(const torch::Tensor& tokens_BT) {
   const auto cos_sin_TD = ops::rotary_table(tokens_BT.size(1), head_width_, theta_);
   Residual residual{ops::embed(tokens_BT, tokens_->weight), {}};
-  for (auto& block : blocks_) residual = block->forward(std::move(residual), cos_sin_TD);
+  for (auto& block : blocks_) {
+    const auto run = [&block, cos_sin_TD](Residual in) {
+      return block->forward(std::move(in), cos_sin_TD);
+    };
+    residual = run_block(blocks_how(), run, std::move(residual));
+  }
   return ops::linear(norm_->forward(residual), head_->weight, std::nullopt, Layout::kOutIn);
 }
 

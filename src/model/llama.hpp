@@ -14,6 +14,7 @@ struct LlamaBlock : torch::nn::Module {
   Residual forward(Residual residual, const torch::Tensor& cos_sin_TD);
 
   std::int64_t heads, kv_heads;
+  Recompute attention_how;
   std::shared_ptr<RmsNorm> input_norm, post_attention_norm;
   std::shared_ptr<Linear> q, k, v, o, gate, up, down;
 };
@@ -22,6 +23,7 @@ class Llama : public LanguageModel {
  public:
   explicit Llama(const config::Model& shape);
   torch::Tensor logits(const torch::Tensor& tokens_BT) override;
+  void recompute_attention(const Recompute& how) override;
 
  private:
   std::int64_t head_width_;

@@ -12,6 +12,7 @@
 #include "trireme/optim/metric_schedule.hpp"
 #include "trireme/optim/optimizer.hpp"
 #include "trireme/optim/schedule.hpp"
+#include "trireme/parallel/recompute.hpp"
 #include "trireme/train/checkpointing.hpp"
 #include "trireme/train/peak.hpp"
 #include "trireme/train/stop.hpp"
@@ -272,6 +273,8 @@ void Run::build() {
     model_ = model::make(shape_);
     return model_;
   });
+  if (config_.train.recompute == "full") model_->recompute_blocks(checkpoint);
+  if (config_.train.recompute == "attention") model_->recompute_attention(checkpoint);
   parallel::EngineOptions options = engine_options(config_);
   optimizer_->configure(options);
   try {

@@ -74,6 +74,18 @@ def test_weights_that_stay_until_the_update_are_equal(place):
         place.require_equal_runs(f"runs/{strategy}", "runs/one")
 
 
+def test_what_is_recomputed_is_equal(place):
+    llama = {**LLAMA_FP32, "model.context": 64}
+    for model, settings in (("gpt2", GPT2_BF16), ("llama", llama)):
+        place.train({**settings, "run.name": f"{model}-none"})
+        for what in ("attention", "full"):
+            for strategy, per_node in (("ddp", None), ("zero3", None), ("zero3", "1")):
+                run = f"{model}-{what}-{strategy}-{per_node}"
+                place.train({**settings, "run.name": run, "train.recompute": what, "parallel.strategy": strategy}, ranks=2,
+                            environment={"TRIREME_TEST_RANKS_PER_NODE": per_node} if per_node else None)
+                place.require_equal_runs(f"runs/{run}", f"runs/{model}-none")
+
+
 def test_what_lives_on_nvme_is_equal(place):
     place.train({**GPT2_BF16, "run.name": "memory"})
     for name, what in (("work", ["work"]), ("grad", ["grad"]), ("both", ["work", "grad"])):

@@ -67,6 +67,7 @@ struct Train {
   std::int64_t max_steps = 200;
   std::int64_t eval_every = 100;  // steps; 0 = never
   std::int64_t eval_batches = 8;  // micro-batches per evaluation; 0 = the whole evaluation set
+  std::string recompute = "none";  // none | attention | full
 
   bool operator==(const Train&) const = default;
 };

@@ -16,9 +16,18 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
+#include <vector>
 
 namespace trireme::model {
+
+// Runs a part of forward in a way that keeps less for backward: what(inputs), with `inputs` the only
+// tensors beside parameters that it reads. Some inputs may be undefined.
+using TensorList = std::vector<torch::Tensor>;
+using Recompute =
+    std::function<TensorList(std::function<TensorList(const TensorList&)> what, TensorList inputs)>;
 
 // The target that counts for nothing, as in torch and transformers.
 inline constexpr std::int64_t kIgnoredTarget = -100;
@@ -29,10 +38,21 @@ class LanguageModel : public torch::nn::Module {
   // int64.
   virtual torch::Tensor logits(const torch::Tensor& tokens_BT) = 0;
 
+  // From now on blocks, or only their attention with the product before it, run by way of `how`;
+  // empty: as they are.
+  void recompute_blocks(Recompute how) { blocks_how_ = std::move(how); }
+  virtual void recompute_attention(const Recompute& how) = 0;
+
   // Returns the sum over all targets of their cross entropy (an fp32 scalar); kIgnoredTarget adds
   // nothing. Targets are aligned with tokens: targets_BT[b][t] is what should follow
   // tokens_BT[b][t].
   torch::Tensor loss_sum(const torch::Tensor& tokens_BT, const torch::Tensor& targets_BT);
+
+ protected:
+  const Recompute& blocks_how() const { return blocks_how_; }
+
+ private:
+  Recompute blocks_how_;
 };
 
 // Returns the model of `shape`, whose vocab must be resolved. Throws Config if the sizes do not fit

@@ -22,6 +22,9 @@ class OperatorObserver {
   virtual bool on_operator(const c10::OperatorHandle& op, torch::jit::Stack& stack) = 0;
 };
 
+// Who sees the operators of this thread at present; null when nobody does.
+OperatorObserver* current_observer();
+
 // While it lives, operators of this thread are seen by `observer`; operators that an operator calls
 // are not.
 class ObserveOperators {
