@@ -120,7 +120,7 @@ class Packer {
       const std::uint64_t begin = segment.offset + done - map_.begin(segment.tensor);
       const std::uint64_t count = std::min(
           {segment.bytes - done, StagingRing::kSlotBytes - fill_, kCrcBlock - begin % kCrcBlock});
-      copy(segment.tensor, begin, {segment.data + done, count});
+      copy(segment, done, begin, count);
       done += count;
     }
     if (segment.end() == map_.end(segment.tensor)) pad();
@@ -141,17 +141,25 @@ class Packer {
     next_ = offset;
   }
 
-  void copy(std::size_t tensor, std::uint64_t begin, std::span<const std::byte> from) {
+  // `count` bytes of the segment from `done` on, which begin at `begin` of the tensor.
+  void copy(const Segment& segment, std::uint64_t done, std::uint64_t begin, std::uint64_t count) {
+    const std::size_t tensor = segment.tensor;
     const bool continues = !pieces_.empty() && pieces_.back().tensor == tensor &&
                            pieces_.back().begin + pieces_.back().bytes == begin &&
                            begin % kCrcBlock != 0;
     if (!continues) pieces_.push_back({tensor, begin, 0, 0});
     CrcPiece& piece = pieces_.back();
-    piece.crc = kernels::copy_crc32c(from, ring_.slot(slot_).subspan(fill_),
-                                     static_cast<std::uint32_t>(piece.crc));
-    piece.bytes += from.size();
-    fill_ += from.size();
-    next_ += from.size();
+    const std::span<std::byte> into = ring_.slot(slot_).subspan(fill_, count);
+    const auto before = static_cast<std::uint32_t>(piece.crc);
+    if (segment.data != nullptr) {
+      piece.crc = kernels::copy_crc32c({segment.data + done, count}, into, before);
+    } else {
+      segment.make(done, into);
+      piece.crc = kernels::crc32c(into, before);
+    }
+    piece.bytes += count;
+    fill_ += count;
+    next_ += count;
   }
 
   // The next tensor starts on the next border, so the rest of the block is nobody's and may be

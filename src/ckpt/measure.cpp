@@ -173,9 +173,9 @@ class Measurement {
       read_exactly(file.get(), block(), at, raw_);
   }
 
-  template <class Pointer>
-  std::vector<BasicExtent<Pointer>> extents(std::byte* memory) const {
-    std::vector<BasicExtent<Pointer>> result;
+  template <class AnyExtent>
+  std::vector<AnyExtent> extents(std::byte* memory) const {
+    std::vector<AnyExtent> result;
     for (std::size_t i = 0; i < ranges_.size(); ++i) {
       result.push_back({i, ranges_[i].begin, ranges_[i].count, memory});
       memory += static_cast<std::size_t>(ranges_[i].count) * sizeof(float);
@@ -184,7 +184,7 @@ class Measurement {
   }
 
   void save(int run, std::vector<std::string>& notes) {
-    Snapshot snapshot{specs_, extents<const void*>(source_.bytes().data()), {}};
+    Snapshot snapshot{specs_, extents<ConstExtent>(source_.bytes().data()), {}};
     SaveResult done = saver_.save(comm_, snapshot, {folder_, Step(run), 0});
     checkpoint_ = done.path;
     for (std::string& note : done.notes) {
@@ -193,7 +193,7 @@ class Measurement {
     }
   }
 
-  void load() { Reader(checkpoint_).read(extents<void*>(target_.bytes().data())); }
+  void load() { Reader(checkpoint_).read(extents<Extent>(target_.bytes().data())); }
 
   void clean() {
     std::error_code ignored;

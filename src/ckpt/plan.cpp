@@ -42,8 +42,12 @@ void check_order(const FileMap& map, std::span<const Segment> sorted) {
 
 Segment cut(const Segment& segment, std::uint64_t from, std::uint64_t to) {
   const std::uint64_t begin = std::max(from, segment.offset);
-  return {begin, std::min(to, segment.end()) - begin, segment.data + (begin - segment.offset),
-          segment.tensor};
+  Segment piece = segment;
+  piece.offset = begin;
+  piece.bytes = std::min(to, segment.end()) - begin;
+  if (piece.data != nullptr) piece.data += begin - segment.offset;
+  piece.at += begin - segment.offset;
+  return piece;
 }
 
 // Segments of one tensor without gaps between them.
@@ -115,8 +119,11 @@ FileMap::FileMap(const std::vector<TensorSpec>& tensors, const Layout& layout)
   for (const TensorSpec& spec : tensors) bytes_.push_back(*bytes_of(spec.dtype, spec.shape));
 }
 
-void check_extents(const std::vector<TensorSpec>& tensors, std::span<const ConstExtent> extents) {
-  for (const ConstExtent& extent : extents) {
+namespace {
+
+template <class AnyExtent>
+void check_each(const std::vector<TensorSpec>& tensors, std::span<const AnyExtent> extents) {
+  for (const AnyExtent& extent : extents) {
     ensure(extent.tensor < tensors.size(), "an extent names a tensor of the list");
     const TensorSpec& spec = tensors[extent.tensor];
     const auto elements =
@@ -125,8 +132,19 @@ void check_extents(const std::vector<TensorSpec>& tensors, std::span<const Const
                extent.count <= elements - extent.begin,
            fmt::format("{} elements from {} lie within {} of {} elements", extent.count,
                        extent.begin, spec.path, elements));
-    ensure(extent.data != nullptr || extent.count == 0, "an extent with elements has memory");
+    ensure(extent.data != nullptr || extent.move || extent.count == 0,
+           "an extent with elements has memory, or something that makes them");
   }
+}
+
+}  // namespace
+
+void check_extents(const std::vector<TensorSpec>& tensors, std::span<const ConstExtent> extents) {
+  check_each(tensors, extents);
+}
+
+void check_extents(const std::vector<TensorSpec>& tensors, std::span<const Extent> extents) {
+  check_each(tensors, extents);
 }
 
 std::vector<Segment> segments_of(const FileMap& map, std::span<const ConstExtent> extents) {
@@ -137,7 +155,7 @@ std::vector<Segment> segments_of(const FileMap& map, std::span<const ConstExtent
     const std::uint64_t size = element_bytes(map.spec(extent.tensor).dtype);
     segments.push_back({map.begin(extent.tensor) + static_cast<std::uint64_t>(extent.begin) * size,
                         static_cast<std::uint64_t>(extent.count) * size,
-                        static_cast<const std::byte*>(extent.data), extent.tensor});
+                        static_cast<const std::byte*>(extent.data), extent.tensor, &extent, 0});
   }
   std::sort(segments.begin(), segments.end(), by_offset);
   check_order(map, segments);
@@ -168,7 +186,11 @@ comm::ByteVector pack_parts(std::span<const Segment> parts) {
     const PartHeader header{part.offset, static_cast<std::uint32_t>(part.bytes),
                             static_cast<std::uint32_t>(part.tensor)};
     std::memcpy(at, &header, sizeof(header));
-    std::memcpy(at + sizeof(header), part.data, part.bytes);
+    if (part.data != nullptr) {
+      std::memcpy(at + sizeof(header), part.data, part.bytes);
+    } else {
+      part.make(0, {at + sizeof(header), part.bytes});
+    }
     at += sizeof(header) + part.bytes;
   }
   return message;
@@ -183,7 +205,7 @@ void unpack_parts(const FileMap& map, std::span<const std::byte> message,
     message = message.subspan(sizeof(header));
     ensure(message.size() >= header.bytes && header.tensor < map.size(),
            "a message of block parts is complete");
-    parts.push_back({header.offset, header.bytes, message.data(), header.tensor});
+    parts.push_back({header.offset, header.bytes, message.data(), header.tensor, nullptr, 0});
     message = message.subspan(header.bytes);
   }
 }

@@ -23,8 +23,13 @@ struct Segment {
   std::uint64_t bytes = 0;
   const std::byte* data = nullptr;
   std::size_t tensor = 0;
+  // Where data is null: the extent that makes the bytes, and where in it they begin.
+  const ConstExtent* made_by = nullptr;
+  std::uint64_t at = 0;
 
   std::uint64_t end() const { return offset + bytes; }
+  // Makes the bytes from `begin` of the segment on.
+  void make(std::uint64_t begin, std::span<std::byte> out) const { made_by->move(at + begin, out); }
 };
 
 // The specs and the layout together, as the plan needs them.
@@ -44,10 +49,13 @@ class FileMap {
   std::vector<std::uint64_t> bytes_;
 };
 
-// Throws Internal when an extent is out of its tensor's range, or has elements but no memory.
+// Throws Internal when an extent is out of its tensor's range, or has elements but nothing to hold
+// or make them.
 void check_extents(const std::vector<TensorSpec>& tensors, std::span<const ConstExtent> extents);
+void check_extents(const std::vector<TensorSpec>& tensors, std::span<const Extent> extents);
 
-// Returns the extents in file order, without empty ones; throws Internal when two overlap.
+// Returns the extents in file order, without empty ones; throws Internal when two overlap. Segments
+// may point to the extents.
 std::vector<Segment> segments_of(const FileMap& map, std::span<const ConstExtent> extents);
 
 struct Split {

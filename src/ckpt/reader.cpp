@@ -30,7 +30,8 @@ struct Want {
   std::size_t tensor;
   std::uint64_t begin;
   std::uint64_t end;
-  std::byte* to;
+  std::byte* to;  // null: the extent takes them
+  const Extent* extent;
 };
 
 // A block and the wants that touch it: [first, last) of the sorted list.
@@ -49,7 +50,7 @@ std::vector<Want> sorted_wants(const std::vector<TensorSpec>& tensors,
     const std::uint64_t size = element_bytes(tensors[extent.tensor].dtype);
     const std::uint64_t begin = static_cast<std::uint64_t>(extent.begin) * size;
     wants.push_back({extent.tensor, begin, begin + static_cast<std::uint64_t>(extent.count) * size,
-                     static_cast<std::byte*>(extent.data)});
+                     static_cast<std::byte*>(extent.data), &extent});
   }
   std::sort(wants.begin(), wants.end(), [](const Want& a, const Want& b) {
     return std::tie(a.tensor, a.begin) < std::tie(b.tensor, b.begin);
@@ -203,7 +204,8 @@ struct Reader::Impl {
                std::span<const Want> wants) const {
     const std::uint64_t begin = one.block * kCrcBlock;
     const std::uint64_t end = begin + bytes.size();
-    const bool whole = wants.size() == 1 && wants[0].begin <= begin && wants[0].end >= end;
+    const bool whole = wants.size() == 1 && wants[0].to != nullptr && wants[0].begin <= begin &&
+                       wants[0].end >= end;
     const std::uint32_t crc =
         whole ? kernels::copy_crc32c(bytes, {wants[0].to + (begin - wants[0].begin), bytes.size()})
               : kernels::crc32c(bytes);
@@ -212,8 +214,13 @@ struct Reader::Impl {
     for (const Want& want : wants) {
       const std::uint64_t from = std::max(begin, want.begin);
       const std::uint64_t to = std::min(end, want.end);
-      if (from < to)
-        std::memcpy(want.to + (from - want.begin), bytes.data() + (from - begin), to - from);
+      if (from >= to) continue;
+      const auto part = bytes.subspan(from - begin, to - from);
+      if (want.to != nullptr) {
+        std::memcpy(want.to + (from - want.begin), part.data(), part.size());
+      } else {
+        want.extent->move(from - want.begin, part);
+      }
     }
   }
 
@@ -258,10 +265,7 @@ std::optional<std::size_t> Reader::find(std::string_view tensor_path) const {
 }
 
 void Reader::read(std::span<const Extent> extents, PageCache cache) const {
-  std::vector<ConstExtent> wanted;
-  for (const Extent& extent : extents)
-    wanted.push_back({extent.tensor, extent.begin, extent.count, extent.data});
-  check_extents(tensors(), wanted);
+  check_extents(tensors(), extents);
   const std::vector<Want> wants = sorted_wants(tensors(), extents);
   const std::vector<WantedBlock> blocks = blocks_touched(wants);
   std::vector<Place> places;

@@ -393,7 +393,7 @@ std::vector<Field> make_fields() {
         "where fp32 weights and moments live; without a GPU host is where they are",
         Form::kPlain,
         {},
-        {{"none"}, {"host"}, {"nvme", kNoOffload}}},
+        {{"none"}, {"host"}, {"nvme"}}},
        at<&C::offload, &Offload::optimizer>},
       {{"offload.nvme_path", "path", "folder for data offloaded to NVMe", Form::kUnset},
        at<&C::offload, &Offload::nvme_path>},

@@ -254,11 +254,11 @@ void Optimizer::attach(parallel::Engine& engine, comm::Communicator& world) {
     const auto count = static_cast<std::size_t>(piece.count);
     const std::vector<float> values(count, initial);
     if (engine.moments() == at::kFloat) {
-      engine.write_state(piece, 1, std::as_bytes(std::span(values)));
+      engine.write_state(piece, 1, 0, std::as_bytes(std::span(values)));
     } else {
       std::vector<kernels::Half> narrow(count);
       kernels::narrow_bf16(values, narrow);
-      engine.write_state(piece, 1, std::as_bytes(std::span(narrow)));
+      engine.write_state(piece, 1, 0, std::as_bytes(std::span(narrow)));
     }
   }
 }

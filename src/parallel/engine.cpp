@@ -476,27 +476,41 @@ std::vector<StatePiece> Engine::state(bool owned) {
 
 namespace {
 
-// The unit and the range in it of a piece of state.
-std::pair<std::size_t, Range> place_of(const Layout& layout,
-                                       const std::vector<std::size_t>& first_parameter,
-                                       const StatePiece& piece) {
+struct StatePlace {
+  std::size_t unit;
+  Range range;  // in the unit
+};
+
+// Where `bytes` of an array lie, from element `from` of a piece on.
+StatePlace place_of(const Layout& layout, const std::vector<std::size_t>& first_parameter,
+                    const StatePiece& piece, std::int64_t from, std::size_t bytes,
+                    std::size_t element_size) {
   const auto after =
       std::upper_bound(first_parameter.begin(), first_parameter.end(), piece.parameter);
   const auto unit = static_cast<std::size_t>(after - first_parameter.begin()) - 1;
   const Slot& slot = layout.unit(unit).slots[piece.parameter - first_parameter[unit]];
-  const std::int64_t begin = slot.offset + piece.begin;
-  return {unit, {begin, begin + piece.count}};
+  const std::int64_t begin = slot.offset + piece.begin + from;
+  const auto count = static_cast<std::int64_t>(bytes / element_size);
+  ensure(from >= 0 && from + count <= piece.count && bytes % element_size == 0,
+         "whole elements of a piece are moved");
+  return {unit, {begin, begin + count}};
 }
 
 }  // namespace
 
-void Engine::read_state(const StatePiece& piece, int array, std::span<std::byte> out) {
-  const auto [unit, range] = place_of(impl_->layout, impl_->first_parameter, piece);
+void Engine::read_state(const StatePiece& piece, int array, std::int64_t from,
+                        std::span<std::byte> out) {
+  const std::size_t size = array == 0 ? sizeof(float) : c10::elementSize(moments());
+  const auto [unit, range] =
+      place_of(impl_->layout, impl_->first_parameter, piece, from, out.size(), size);
   impl_->state->read(unit, range, array, out);
 }
 
-void Engine::write_state(const StatePiece& piece, int array, std::span<const std::byte> in) {
-  const auto [unit, range] = place_of(impl_->layout, impl_->first_parameter, piece);
+void Engine::write_state(const StatePiece& piece, int array, std::int64_t from,
+                         std::span<const std::byte> in) {
+  const std::size_t size = array == 0 ? sizeof(float) : c10::elementSize(moments());
+  const auto [unit, range] =
+      place_of(impl_->layout, impl_->first_parameter, piece, from, in.size(), size);
   impl_->state->write(unit, range, array, in);
 }
 

@@ -18,8 +18,17 @@ std::string in_optimizer(const std::string& slot, const std::string& parameter) 
 // Every tensor that a checkpoint of this run has, and this rank's parts of them: all that it holds,
 // or only what it owns, so that all ranks' parts tile each tensor once.
 struct Content {
+  // One array of a piece of the engine's state, or values of the optimizer's own (no piece).
+  struct Part {
+    std::size_t tensor;  // index into tensors
+    std::int64_t begin;
+    std::int64_t count;
+    void* data;  // null: the engine has it on disk
+    parallel::StatePiece piece = {};
+    int array = 0;
+  };
   std::vector<ckpt::TensorSpec> tensors;
-  std::vector<ckpt::Extent> extents;  // `tensor` is an index into tensors
+  std::vector<Part> parts;
 };
 
 Content content_of(parallel::Engine& engine, optim::Optimizer& optimizer, bool owned) {
@@ -40,18 +49,19 @@ Content content_of(parallel::Engine& engine, optim::Optimizer& optimizer, bool o
     }
   }
   for (const parallel::StatePiece& piece : engine.state(owned)) {
-    content.extents.push_back({piece.parameter, piece.begin, piece.count, piece.master});
+    const auto add = [&](std::size_t tensor, void* data, int array) {
+      content.parts.push_back({tensor, piece.begin, piece.count, data, piece, array});
+    };
+    add(piece.parameter, piece.master, 0);
     if (!parameters[piece.parameter]->trains) continue;
-    for (std::size_t m = 0; m < moments.size(); ++m) {
-      content.extents.push_back(
-          {tensor_of[m][piece.parameter], piece.begin, piece.count, piece.moments[m]});
-    }
+    for (std::size_t m = 0; m < moments.size(); ++m)
+      add(tensor_of[m][piece.parameter], piece.moments[m], static_cast<int>(m) + 1);
   }
   // The same on every rank: one writes it, all read it.
   for (const optim::ExtraTensor& extra : optimizer.extra_state()) {
     const std::string& parameter = parameters[extra.parameter]->name;
     if (!owned || extra.owned) {
-      content.extents.push_back(
+      content.parts.push_back(
           {content.tensors.size(), 0, std::ssize(extra.values), extra.values.data()});
     }
     content.tensors.push_back(
@@ -82,7 +92,7 @@ bool is_optimizer(const std::string& path) { return path.starts_with("/optimizer
 void keep_weights_alone(Content& content) {
   std::erase_if(content.tensors, [](const auto& spec) { return !is_model(spec.path); });
   const std::size_t kept = content.tensors.size();
-  std::erase_if(content.extents, [kept](const auto& extent) { return extent.tensor >= kept; });
+  std::erase_if(content.parts, [kept](const auto& part) { return part.tensor >= kept; });
 }
 
 // Returns where a tensor is in the file; throws for one that is absent or another.
@@ -125,8 +135,36 @@ void refuse_more(const Content& content, const ckpt::Reader& reader) {
 
 std::int64_t elements_of(const Content& content) {
   std::int64_t sum = 0;
-  for (const ckpt::Extent& extent : content.extents) sum += extent.count;
+  for (const Content::Part& part : content.parts) sum += part.count;
   return sum;
+}
+
+std::uint64_t element_size(const ckpt::TensorSpec& spec) {
+  return spec.dtype == ckpt::DType::kBFloat16 ? 2 : 4;
+}
+
+ckpt::ConstExtent for_saving(parallel::Engine& engine, const Content& content,
+                             const Content::Part& part) {
+  ckpt::ConstExtent extent{part.tensor, part.begin, part.count, part.data};
+  if (part.data != nullptr || part.count == 0) return extent;
+  const std::uint64_t size = element_size(content.tensors[part.tensor]);
+  extent.move = [&engine, size, piece = part.piece, array = part.array](
+                    std::uint64_t offset, std::span<std::byte> bytes) {
+    engine.read_state(piece, array, static_cast<std::int64_t>(offset / size), bytes);
+  };
+  return extent;
+}
+
+ckpt::Extent for_loading(parallel::Engine& engine, const Content& content,
+                         const Content::Part& part, std::size_t tensor) {
+  ckpt::Extent extent{tensor, part.begin, part.count, part.data};
+  if (part.data != nullptr || part.count == 0) return extent;
+  const std::uint64_t size = element_size(content.tensors[part.tensor]);
+  extent.move = [&engine, size, piece = part.piece, array = part.array](
+                    std::uint64_t offset, std::span<const std::byte> bytes) {
+    engine.write_state(piece, array, static_cast<std::int64_t>(offset / size), bytes);
+  };
+  return extent;
 }
 
 }  // namespace
@@ -136,9 +174,8 @@ ckpt::Snapshot snapshot(parallel::Engine& engine, optim::Optimizer& optimizer,
   const Content content = content_of(engine, optimizer, /*owned=*/true);
   ckpt::Snapshot result;
   result.tensors = content.tensors;
-  for (const ckpt::Extent& extent : content.extents) {
-    result.extents.push_back({extent.tensor, extent.begin, extent.count, extent.data});
-  }
+  for (const Content::Part& part : content.parts)
+    result.extents.push_back(for_saving(engine, content, part));
   result.extra = {{"training", to_json(state)}, {"config", config_yaml}};
   return result;
 }
@@ -161,8 +198,10 @@ std::optional<TrainingState> restore(parallel::Engine& engine, optim::Optimizer&
   std::vector<std::size_t> where;
   for (const ckpt::TensorSpec& wanted : content.tensors) where.push_back(locate(wanted, reader));
   refuse_more(content, reader);
-  for (ckpt::Extent& extent : content.extents) extent.tensor = where[extent.tensor];
-  reader.read(content.extents, alone ? ckpt::PageCache::kPast : ckpt::PageCache::kThrough);
+  std::vector<ckpt::Extent> extents;
+  for (const Content::Part& part : content.parts)
+    extents.push_back(for_loading(engine, content, part, where[part.tensor]));
+  reader.read(extents, alone ? ckpt::PageCache::kPast : ckpt::PageCache::kThrough);
   if (!has_training) return std::nullopt;
   return training_state_from_json(training->second);
 }

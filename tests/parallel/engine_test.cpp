@@ -417,12 +417,12 @@ TEST_P(DiskOf, changes_no_bit) {
       for (int array = 0; array <= (trains ? 2 : 0); ++array) {
         std::vector<float> values(count);
         std::vector<float> others(count);
-        disk.engine.read_state(pieces[i], array, std::as_writable_bytes(std::span(values)));
-        memory.engine.read_state(expected[i], array, std::as_writable_bytes(std::span(others)));
+        disk.engine.read_state(pieces[i], array, 0, std::as_writable_bytes(std::span(values)));
+        memory.engine.read_state(expected[i], array, 0, std::as_writable_bytes(std::span(others)));
         ASSERT_EQ(values, others) << disk.engine.parameters()[pieces[i].parameter]->name << ", array " << array;
         for (float& value : values) value += 1;
-        if (change) disk.engine.write_state(pieces[i], array, std::as_bytes(std::span(values)));
-        if (change) memory.engine.write_state(expected[i], array, std::as_bytes(std::span(values)));
+        if (change) disk.engine.write_state(pieces[i], array, 0, std::as_bytes(std::span(values)));
+        if (change) memory.engine.write_state(expected[i], array, 0, std::as_bytes(std::span(values)));
       }
     }
     memory.engine.refresh_work();

@@ -88,7 +88,7 @@ def test_what_is_recomputed_is_equal(place):
 
 def test_what_lives_on_nvme_is_equal(place):
     place.train({**GPT2_BF16, "run.name": "memory"})
-    for name, what in (("work", ["work"]), ("grad", ["grad"]), ("both", ["work", "grad"])):
+    for name, what in (("work", ["work"]), ("grad", ["grad"]), ("state", ["optimizer"]), ("all", ["work", "grad", "optimizer"])):
         settings = {**GPT2_BF16, "run.name": name, "offload.nvme_path": ".", **{f"offload.{kind}": "nvme" for kind in what}}
         for per_node in (None, "1"):
             run = name + (per_node or "")

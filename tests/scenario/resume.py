@@ -72,6 +72,18 @@ def signal_rank(job, rank, number):
     os.kill(job.rank_pids()[rank], number)
 
 
+def test_state_on_nvme_is_saved_and_continued_like_any(place):
+    """Saved from disk and loaded into memory, and the other way."""
+    disk = {"offload.optimizer": "nvme", "offload.nvme_path": "."}
+    settings = scenario.small(train__max_steps=9, checkpoint__every=3, checkpoint__keep=0, precision__compute="bf16")
+    place.train({**settings, "run.name": "whole"}, ranks=2)
+    for first, second, name in ((disk, {}, "from-disk"), ({}, disk, "to-disk"), (disk, disk, "on-disk")):
+        cut = {**settings, "run.name": name}
+        place.train({**cut, **first, "train.max_steps": 4, "schedule.total_steps": 9}, ranks=1)
+        place.train({**cut, **second}, "--resume", "auto", ranks=4)
+        place.require_equal_runs(f"runs/{name}", "runs/whole")
+
+
 def test_usr1_to_the_launcher_saves_and_stops_with_85(place):
     stop_by_signal(place, signal.SIGUSR1, to_launcher)
 

@@ -30,16 +30,19 @@ struct TensorSpec {
 };
 
 // `count` consecutive elements of a tensor in row-major order from element `begin`, and where they
-// are in memory.
-template <class Pointer>
+// are in memory. Where memory does not hold them, `data` is null and `move` takes its place: it
+// fills the given bytes, or takes them, from byte `offset` of the extent on, in the thread that
+// saves or reads, once for every byte.
+template <class Pointer, class Bytes>
 struct BasicExtent {
   std::size_t tensor = 0;  // index into the list of specs
   std::int64_t begin = 0;
   std::int64_t count = 0;
   Pointer data = nullptr;
+  std::function<void(std::uint64_t offset, Bytes bytes)> move = {};
 };
-using ConstExtent = BasicExtent<const void*>;
-using Extent = BasicExtent<void*>;
+using ConstExtent = BasicExtent<const void*, std::span<std::byte>>;
+using Extent = BasicExtent<void*, std::span<const std::byte>>;
 
 struct Snapshot {
   std::vector<TensorSpec> tensors;  // the same on every rank

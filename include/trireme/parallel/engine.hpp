@@ -171,9 +171,11 @@ class Engine {
   // `owned`: only the parts whose owner this rank is, so that over all ranks they tile each
   // parameter once (saving). Otherwise all that this rank holds (loading).
   std::vector<StatePiece> state(bool owned);
-  // Copies one array of a piece, whole: 0 is master, 1 + m moment m, in their types.
-  void read_state(const StatePiece& piece, int array, std::span<std::byte> out);
-  void write_state(const StatePiece& piece, int array, std::span<const std::byte> in);
+  // Copies elements of one array of a piece from its element `from` on: array 0 is master, 1 + m
+  // moment m, in their types.
+  void read_state(const StatePiece& piece, int array, std::int64_t from, std::span<std::byte> out);
+  void write_state(const StatePiece& piece, int array, std::int64_t from,
+                   std::span<const std::byte> in);
   // @collective. Derives the weights from master, after state was written from outside.
   void refresh_work();
 
