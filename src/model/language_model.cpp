@@ -6,6 +6,8 @@
 #include "llama.hpp"
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace trireme::model {
 namespace {
 
@@ -72,6 +74,38 @@ std::int64_t num_parameters(const config::Model& shape) {
   }
   const auto tables = s.tied_head ? 1 : 2;
   return tables * s.vocab * s.hidden + s.layers * (block_matrices(s) + 2 * s.hidden) + s.hidden;
+}
+
+std::int64_t activation_bytes(const config::Model& shape, std::int64_t micro_batch,
+                              std::int64_t sequence_length, std::int64_t element,
+                              const std::string& recompute) {
+  const auto s = resolved(shape);
+  const bool gated = s.type == "llama";
+  const std::int64_t rows = micro_batch * sequence_length;
+  const std::int64_t qkv = s.hidden + 2 * (s.hidden / s.heads * s.kv_heads);
+  // Two sums of the stream, two normed rows, attention's output; the MLP's hidden rows before and
+  // after the activation. Statistics of norms and attention are in fp32.
+  const std::int64_t whole = 5 * s.hidden + qkv + (gated ? 3 : 2) * s.intermediate;
+  const std::int64_t statistics = (4 + s.heads) * 4;
+  const std::int64_t block = rows * (whole * element + statistics);
+  std::int64_t kept = block;
+  if (recompute == "attention") kept = block - rows * (qkv * element + s.heads * 4);
+  if (recompute == "full") kept = rows * 2 * s.hidden * element;
+  // The embedding, the last norm's sum and rows, and the scores.
+  const std::int64_t outside = rows * (3 * s.hidden + s.vocab) * element;
+  const std::int64_t saved = s.layers * kept + outside;
+
+  // The head's backward: gradients of scores, of rows and of its matrix.
+  const std::int64_t table = s.vocab * s.hidden * element;
+  const std::int64_t head = rows * (s.vocab + s.hidden) * element + table;
+  // A block's: made again where it was not kept, with gradients of the stream and of hidden rows,
+  // whose values go as these come; a tied table's gradient waits for the embedding's meanwhile. The
+  // scores are gone. (Attention is made again when the hidden rows are gone.)
+  const std::int64_t again = recompute == "full" ? block - kept : 0;
+  const std::int64_t matrix = s.hidden * s.intermediate * element;
+  const std::int64_t in_block = again + rows * (s.intermediate + 3 * s.hidden) * element +
+                                2 * matrix + (s.tied_head ? table : 0) - rows * s.vocab * element;
+  return saved + std::max(head, in_block);
 }
 
 std::int64_t flops_per_token(const config::Model& shape, std::int64_t sequence_length) {

@@ -3,6 +3,7 @@
 #include "trireme/parallel/engine.hpp"
 
 #include "trireme/base/error.hpp"
+#include "trireme/parallel/plan.hpp"
 
 #include "comm/session.hpp"
 #include "engine_world.hpp"
@@ -282,6 +283,43 @@ TEST_P(EngineOf, weights_follow_state_that_was_written_from_outside) {
   engine.evaluate([&] { EXPECT_EQ(engaged.module->loss(1, 0).item<float>(), plain->loss(1, 0).item<float>()); });
 }
 
+// The plan of a machine like this one.
+RankPlan planned(const Engine& engine, const comm::Session& session, const EngineOptions& options, int ranks_per_node) {
+  const comm::Topology& topology = session.topology();
+  const int ranks = topology.first_rank.back();
+  return plan_rank(engine.layout().units(), options, {ranks, ranks_per_node == 0 ? ranks : ranks_per_node},
+                   Rank(topology.first_rank[static_cast<std::size_t>(topology.node)]));
+}
+
+// Of the first rank of this node; within a page a buffer.
+void expect_as_planned(const Engine& engine, comm::Session& session, const EngineOptions& options, int ranks_per_node) {
+  if (session.node().local_rank() != 0) return;
+  const MemoryUse use = engine.memory();
+  const MemoryUse plan = planned(engine, session, options, ranks_per_node).memory;
+  const auto near = [](Bytes is, Bytes should, const char* what) {
+    EXPECT_NEAR(static_cast<double>(is.value), static_cast<double>(should.value), 4096) << what;
+  };
+  near(use.work, plan.work, "work");
+  near(use.grad, plan.grad, "grad");
+  near(use.master, plan.master, "master");
+  near(use.moments, plan.moments, "moments");
+  near(use.transient, plan.transient, "transient");
+  near(use.disk, plan.disk, "disk");
+}
+
+TEST_P(EngineOf, uses_what_the_plan_says) {
+  Engaged<Network> engaged(session, options);
+  expect_as_planned(engaged.engine, session, options, std::get<2>(GetParam()));
+  EngineOptions other = options;
+  other.num_micro_batches = 3 * options.num_micro_batches;
+  other.reshard_after_forward = false;
+  other.num_moments = 3;
+  other.moments = at::kBFloat16;
+  other.units.policy = "none";
+  Engaged<Network> second(session, other);
+  expect_as_planned(second.engine, session, other, std::get<2>(GetParam()));
+}
+
 TEST_P(EngineOf, notes_of_one_rank_reach_all) {
   Engaged<Network> engaged(session, options);
   const bool last = world.rank().value == world.size() - 1;
@@ -404,6 +442,7 @@ TEST_P(DiskOf, changes_no_bit) {
   };
   for (std::int64_t number = 1; number <= 3; ++number) EXPECT_EQ(step(memory, number), step(disk, number));
   EXPECT_GT(disk.engine.memory().disk.value, 0);
+  expect_as_planned(disk.engine, session, with, ranks_per_node);
   EXPECT_GT(disk.engine.take_tier_stats().read.value, 0);
   EXPECT_EQ(memory.engine.memory().disk.value, 0);
   // Every array of every piece, read and written in another order than it lies in.

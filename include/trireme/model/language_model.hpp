@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -63,6 +64,14 @@ std::shared_ptr<LanguageModel> make(const config::Model& shape);
 config::Model resolved(config::Model shape);
 
 std::int64_t num_parameters(const config::Model& shape);
+
+// Returns the most bytes that forward and backward of one micro-batch hold at a time beside the
+// weights, by formula: what blocks save for backward (all of it, without the products of attention,
+// or only their inputs, by `recompute`: none, attention, full), and the larger of what the head and
+// what one block need on top in backward. `element` is the size of the weights' type.
+std::int64_t activation_bytes(const config::Model& shape, std::int64_t micro_batch,
+                              std::int64_t sequence_length, std::int64_t element,
+                              const std::string& recompute);
 
 // Returns 6 N + 12 L d T, forward and backward, where N counts the matrices that multiply a token:
 // those of the blocks and the head, tied or not, but neither table lookups nor norms. Attention is
