@@ -18,7 +18,16 @@ std::int64_t version_of(const at::Tensor& tensor) {
   return static_cast<std::int64_t>(tensor._version());
 }
 
+// Operators like batch_norm change buffers without counting a version. Larger ones, such as masks,
+// are taken at their word.
+constexpr std::int64_t kCompared = 1 << 20;
+
 }  // namespace
+
+bool Buffers::Buffer::has_changed() const {
+  if (version != version_of(tensor)) return true;
+  return tensor.numel() <= kCompared && !torch::equal(tensor, base);
+}
 
 Buffers::Buffers(const ModuleTree& tree) {
   std::unordered_set<const c10::TensorImpl*> seen;
@@ -31,7 +40,7 @@ Buffers::Buffers(const ModuleTree& tree) {
 void Buffers::begin_step() {
   changes_.clear();
   for (Buffer& buffer : buffers_) {
-    if (buffer.version == version_of(buffer.tensor)) continue;
+    if (buffer.base.defined() && !buffer.has_changed()) continue;
     buffer.base = buffer.tensor.detach().clone();
     buffer.version = version_of(buffer.tensor);
   }
@@ -45,7 +54,7 @@ void Buffers::set(Buffer& buffer, const at::Tensor& values) {
 
 void Buffers::begin_micro_batch() {
   for (Buffer& buffer : buffers_) {
-    if (buffer.version != version_of(buffer.tensor)) set(buffer, buffer.base);
+    if (buffer.has_changed()) set(buffer, buffer.base);
   }
 }
 
@@ -53,7 +62,7 @@ void Buffers::end_micro_batch(std::int64_t index, bool counts) {
   if (!counts) return;
   for (std::size_t b = 0; b < buffers_.size(); ++b) {
     const Buffer& buffer = buffers_[b];
-    if (buffer.version == version_of(buffer.tensor)) continue;
+    if (!buffer.has_changed()) continue;
     const bool whole = at::isIntegralType(buffer.tensor.scalar_type(), /*includeBool=*/false);
     if (!whole && !buffer.tensor.is_floating_point()) {
       throw Error(ErrorKind::kConfig,

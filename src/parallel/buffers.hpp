@@ -34,6 +34,8 @@ class Buffers {
     at::Tensor tensor;
     at::Tensor base;            // as the step began
     std::int64_t version = -1;  // of `tensor` when it was equal to base
+
+    bool has_changed() const;
   };
   struct Change {
     std::int64_t micro_batch;
