@@ -161,9 +161,10 @@ struct Engine::Impl {
         weights(make_weights(session, layout, row,
                              {options.compute, !options.reshard_after_forward,
                               disk_if(options.work_on_disk, options.disk)})),
-        gradients(make_gradients(
-            session, layout, row,
-            {options.num_micro_batches, disk_if(options.grad_on_disk, options.disk)})),
+        gradients(
+            make_gradients(session, layout, row,
+                           {options.num_micro_batches, disk_if(options.grad_on_disk, options.disk),
+                            options.reduce == at::kBFloat16})),
         state(make_state_store(layout, me(), options.num_moments, options.moments,
                                disk_if(options.state_on_disk, options.disk))),
         buffers(tree) {
@@ -184,6 +185,9 @@ struct Engine::Impl {
   Assignment assign(std::int64_t num_micro_batches) const {
     const int team = team_size(row, layout.mesh());
     Assignment result = assign_micro_batches(num_micro_batches, session.world().size(), team, me());
+    if (result.inexact.empty() && options.reduce == at::kBFloat16 &&
+        session.topology().num_nodes > 1)
+      result.inexact = "sums travel between nodes in bf16";
     if (result.inexact.empty())
       result.inexact = why_nodes_are_inexact(session.topology(), layout.mesh(), team, me());
     return result;

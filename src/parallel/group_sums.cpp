@@ -1,9 +1,12 @@
 #include "parallel/group_sums.hpp"
 
 #include "trireme/kernels/accumulate.hpp"
+#include "trireme/kernels/convert.hpp"
 #include "trireme/parallel/micro_batches.hpp"
 
 #include <algorithm>
+#include <span>
+#include <utility>
 
 namespace trireme::parallel {
 
@@ -17,11 +20,12 @@ std::size_t bytes_for(std::int64_t elements) {
 
 }  // namespace
 
-GroupSums::GroupSums(comm::Session& session, const Layout& layout)
+GroupSums::GroupSums(comm::Session& session, const Layout& layout, bool narrow)
     : layout_(layout),
       me_(session.world().rank()),
       place_(layout.mesh().place_of(session.world().rank())),
-      exchange_(session.world(), layout) {
+      exchange_(session.world(), layout),
+      narrow_(narrow) {
   std::int64_t largest = 0;
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
     offset_.push_back(owned_);
@@ -32,6 +36,15 @@ GroupSums::GroupSums(comm::Session& session, const Layout& layout)
   partials_ = memory::HostBuffer(
       Bytes(static_cast<std::int64_t>(bytes_for(largest * layout.mesh().num_groups()))),
       "sums of groups");
+  if (!narrow) return;
+  std::int64_t shard = 0;
+  for (std::size_t u = 0; u < layout.units().size(); ++u) {
+    if (layout.unit(u).trains) shard = std::max(shard, layout.shard(u, me_).size());
+  }
+  // What comes from each other group, and a shard that goes out in parts.
+  const std::int64_t halves = largest * layout.mesh().num_groups() + shard;
+  messages_ = memory::HostBuffer(Bytes(halves * static_cast<std::int64_t>(sizeof(kernels::Half))),
+                                 "sums of groups on their way");
 }
 
 void GroupSums::restart(std::int64_t num_rounds) {
@@ -90,6 +103,11 @@ std::span<float> GroupSums::add_groups(std::size_t unit, std::span<float> shard,
   std::vector<const float*> partials;
   float* next = partials_.as<float>().data();
   float* const result = next;
+  std::vector<std::pair<std::span<kernels::Half>, std::span<float>>> received;
+  kernels::Half* next_message = narrow_ ? messages_.as<kernels::Half>().data() : nullptr;
+  const auto take = [&next_message](std::size_t count) {
+    return std::span(std::exchange(next_message, next_message + count), count);
+  };
   for (int group = 0; group < layout_.mesh().num_groups(); ++group) {
     const std::span<float> partial(next, own.size());
     next += own.size();
@@ -98,11 +116,21 @@ std::span<float> GroupSums::add_groups(std::size_t unit, std::span<float> shard,
       std::copy(own.begin(), own.end(), partial.begin());
       continue;
     }
-    out.push_back({replica(group), std::as_bytes(part_in(shard, unit, replica(group)))});
-    in.push_back({replica(group), std::as_writable_bytes(partial)});
+    const auto theirs = part_in(shard, unit, replica(group));
+    if (narrow_) {
+      const auto message = take(theirs.size());
+      kernels::narrow_bf16(theirs, message);
+      out.push_back({replica(group), std::as_bytes(message)});
+      received.emplace_back(take(own.size()), partial);
+      in.push_back({replica(group), std::as_writable_bytes(received.back().first)});
+    } else {
+      out.push_back({replica(group), std::as_bytes(theirs)});
+      in.push_back({replica(group), std::as_writable_bytes(partial)});
+    }
   }
   exchange_.begin(unit, tag_++ % kTags, out, std::move(in));
   exchange_.wait("add the shards of replicas", idle);
+  for (const auto& [message, partial] : received) kernels::widen_bf16(message, partial);
   tree_sum(partials, static_cast<std::int64_t>(own.size()), result);
   return {result, own.size()};
 }

@@ -17,7 +17,8 @@ namespace trireme::parallel {
 
 class GroupSums {
  public:
-  GroupSums(comm::Session& session, const Layout& layout);
+  // `narrow`: partial sums of groups travel in bf16.
+  GroupSums(comm::Session& session, const Layout& layout, bool narrow);
 
   // Starts a step of so many rounds.
   void restart(std::int64_t num_rounds);
@@ -26,7 +27,9 @@ class GroupSums {
   void add_round(ShardSums& sums, bool last, const std::function<void()>& idle);
 
   Bytes levels() const { return Bytes(static_cast<std::int64_t>(levels_.bytes().size())); }
-  Bytes buffers() const { return Bytes(static_cast<std::int64_t>(partials_.bytes().size())); }
+  Bytes buffers() const {
+    return Bytes(static_cast<std::int64_t>(partials_.bytes().size() + messages_.bytes().size()));
+  }
 
  private:
   Rank replica(int group) const { return layout_.mesh().rank_at(group, place_); }
@@ -41,7 +44,9 @@ class GroupSums {
   OrderedExchange exchange_;
   std::vector<std::int64_t> offset_;  // of this rank's part of each unit in a level
   std::int64_t owned_ = 0;
+  bool narrow_;
   memory::HostBuffer partials_;  // of this rank's part of a unit, by group
+  memory::HostBuffer messages_;  // narrow: as they travel, and those that go out
   memory::HostBuffer levels_;    // counter over the rounds
   std::vector<TreeAccumulator> rounds_;
   int tag_ = 0;

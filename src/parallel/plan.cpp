@@ -136,15 +136,15 @@ class Planner {
   // Of a reduction of units over a team, by range of a rank.
   template <class RangeOf>
   void reducer(const Team& team, const RangeOf& range_of, std::int64_t reductions) {
-    plan_.memory.transient.value += kFloat * largest([&](std::size_t u) {
-                                      if (!trains(u)) return std::int64_t{0};
-                                      std::int64_t needed =
-                                          range_of(u, me_).size() * team.num_nodes();
-                                      for (const Rank owner : team.remote_owners())
-                                        needed += range_of(u, owner).size();
-                                      return needed;
-                                    });
-    plan_.sent_gradients.value += kFloat * reductions * sum([&](std::size_t u) {
+    const bool narrow = options_.reduce == at::kBFloat16 && !team.on_one_node();
+    const std::int64_t buffers = largest([&](std::size_t u) {
+      if (!trains(u)) return std::int64_t{0};
+      std::int64_t needed = range_of(u, me_).size() * team.num_nodes();
+      for (const Rank owner : team.remote_owners()) needed += range_of(u, owner).size();
+      return needed;
+    });
+    plan_.memory.transient.value += (kFloat + (narrow ? 2 : 0)) * buffers;
+    plan_.sent_gradients.value += (narrow ? 2 : kFloat) * reductions * sum([&](std::size_t u) {
                                     std::int64_t sent = 0;
                                     for (const Rank owner : team.remote_owners())
                                       sent += range_of(u, owner).size();
@@ -185,16 +185,17 @@ class Planner {
     const std::int64_t groups = layout_.mesh().num_groups();
     if (groups == 1) return;
     plan_.memory.grad.value += over_rounds;
+    const bool narrow = options_.reduce == at::kBFloat16 && topology_.num_nodes > 1;
     plan_.memory.transient.value += kFloat * largest(owned) * groups;
+    if (narrow) plan_.memory.transient.value += 2 * (largest(owned) * groups + largest(shard));
     // Its parts of others' shares each round, and its own total at the end; only between nodes.
     for (int group = 0; group < groups; ++group) {
       const Rank replica = layout_.mesh().rank_at(group, layout_.mesh().place_of(me_));
       if (topology_.node_of(static_cast<int>(replica.value)) == topology_.node) continue;
-      plan_.sent_gradients.value +=
-          kFloat * (rounds * sum([&](std::size_t u) {
-                      return trains(u) ? layout_.owned(u, replica).size() : 0;
-                    }) +
-                    sum(owned));
+      plan_.sent_gradients.value += (narrow ? 2 : kFloat) * rounds * sum([&](std::size_t u) {
+                                      return trains(u) ? layout_.owned(u, replica).size() : 0;
+                                    }) +
+                                    kFloat * sum(owned);
     }
   }
 

@@ -27,7 +27,7 @@ StepGradients::StepGradients(comm::Session& session, const Layout& layout, const
       session_(session),
       team_(session.topology(), Rank(0), layout.num_ranks(), session.world().rank()),
       all_update_(strategy.state == Placement::kReplicated),
-      reducer_(session, layout, team_, &Layout::owned) {
+      reducer_(session, layout, team_, &Layout::owned, options.narrow) {
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
     unit_offset_.push_back(full_);
     owned_offset_.push_back(owned_);

@@ -40,7 +40,7 @@ UnitGradients::UnitGradients(comm::Session& session, const Layout& layout,
       team_(session.topology(),
             layout.mesh().rank_at(layout.mesh().group_of(session.world().rank()), 0),
             layout.mesh().shard_size, session.world().rank()),
-      reducer_(session, layout, team_, &Layout::shard),
+      reducer_(session, layout, team_, &Layout::shard, options.narrow),
       sums_(layout, session.world().rank(), most_turns(options.num_micro_batches, layout.mesh()),
             options.disk) {
   for (const Unit& unit : layout.units()) {
@@ -51,7 +51,8 @@ UnitGradients::UnitGradients(comm::Session& session, const Layout& layout,
   window_ = std::make_unique<comm::SharedSegments>(
       session.node().allocate(bytes_for(largest_) * kUnitBuffers));
   control_ = std::make_unique<comm::SharedSegments>(session.node().allocate(sizeof(Control)));
-  if (layout.mesh().num_groups() > 1) groups_.emplace(session, layout);
+  if (layout.mesh().num_groups() > 1)
+    groups_.emplace(session, layout, options.narrow && session.topology().num_nodes > 1);
   begin_step(assign_micro_batches(options.num_micro_batches, layout.num_ranks(), team_.size(),
                                   session.world().rank()));
 }

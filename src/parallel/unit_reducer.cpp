@@ -1,5 +1,6 @@
 #include "parallel/unit_reducer.hpp"
 
+#include "trireme/kernels/convert.hpp"
 #include "trireme/parallel/tree_sum.hpp"
 
 #include <algorithm>
@@ -24,12 +25,13 @@ void sum_locals(std::span<const float* const> locals, Range range, float* out) {
 }  // namespace
 
 UnitReducer::UnitReducer(comm::Session& session, const Layout& layout, const Team& team,
-                         RangeOf range_of)
+                         RangeOf range_of, bool narrow)
     : layout_(layout),
       team_(team),
       range_of_(range_of),
       me_(session.world().rank()),
-      exchange_(session.world(), layout) {
+      exchange_(session.world(), layout),
+      narrow_(narrow && !team.on_one_node()) {
   // One partial sum from every node of the team, and those that go out.
   std::int64_t largest = 0;
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
@@ -40,11 +42,20 @@ UnitReducer::UnitReducer(comm::Session& session, const Layout& layout, const Tea
   }
   buffer_ =
       memory::HostBuffer(Bytes(static_cast<std::int64_t>(bytes_for(largest))), "sums of gradients");
+  if (narrow_)
+    messages_ =
+        memory::HostBuffer(Bytes(largest * static_cast<std::int64_t>(sizeof(kernels::Half))),
+                           "gradients on their way");
 }
 
 void UnitReducer::begin(std::size_t unit, std::span<const float* const> locals) {
   unit_ = unit;
   partials_.clear();
+  received_.clear();
+  kernels::Half* next_message = narrow_ ? messages_.as<kernels::Half>().data() : nullptr;
+  const auto take_message = [&next_message](std::int64_t count) {
+    return std::exchange(next_message, next_message + count);
+  };
   float* next = buffer_.as<float>().data();
   const auto take = [&next](std::int64_t count) { return std::exchange(next, next + count); };
   const Range range = mine();
@@ -57,14 +68,28 @@ void UnitReducer::begin(std::size_t unit, std::span<const float* const> locals) 
     const Range theirs = (layout_.*range_of_)(unit, owner);
     float* const partial = take(theirs.size());
     sum_locals(locals, theirs, partial);
-    out.push_back({owner, {reinterpret_cast<const std::byte*>(partial), bytes_for(theirs.size())}});
+    const auto size = static_cast<std::size_t>(theirs.size());
+    if (narrow_) {
+      const std::span<kernels::Half> message(take_message(theirs.size()), size);
+      kernels::narrow_bf16({partial, size}, message);
+      out.push_back({owner, std::as_bytes(message)});
+    } else {
+      out.push_back({owner, std::as_bytes(std::span(partial, size))});
+    }
   }
   std::vector<Incoming> in;
   auto sender = team_.my_stand_ins().begin();
   for (int node = 0; node < team_.num_nodes(); ++node) {
     if (node == team_.my_node()) continue;
-    auto* const partial = reinterpret_cast<std::byte*>(partials_[static_cast<std::size_t>(node)]);
-    in.push_back({*sender++, {partial, bytes_for(range.size())}});
+    float* const partial = partials_[static_cast<std::size_t>(node)];
+    const auto size = static_cast<std::size_t>(range.size());
+    if (narrow_) {
+      const auto message = std::as_writable_bytes(std::span(take_message(range.size()), size));
+      received_.emplace_back(message, partial);
+      in.push_back({*sender++, message});
+    } else {
+      in.push_back({*sender++, std::as_writable_bytes(std::span(partial, size))});
+    }
   }
   exchange_.begin(unit, kTagBase + tag_++ % kTagBase, out, std::move(in));
 }
@@ -75,6 +100,12 @@ void UnitReducer::wait(const std::function<void()>& idle) {
 
 std::span<const float> UnitReducer::result() {
   const std::int64_t size = mine().size();
+  for (const auto& [message, into] : received_) {
+    kernels::widen_bf16(
+        {reinterpret_cast<const kernels::Half*>(message.data()), static_cast<std::size_t>(size)},
+        {into, static_cast<std::size_t>(size)});
+  }
+  received_.clear();
   if (partials_.size() > 1) {
     const std::vector<const float*> partials(partials_.begin(), partials_.end());
     tree_sum(partials, size, partials_[0]);

@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace trireme::parallel {
@@ -21,7 +22,9 @@ class UnitReducer {
   // What a rank gets of a unit: Layout::owned or Layout::shard.
   using RangeOf = Range (Layout::*)(std::size_t, Rank) const;
 
-  UnitReducer(comm::Session& session, const Layout& layout, const Team& team, RangeOf range_of);
+  // `narrow`: partial sums of nodes travel in bf16.
+  UnitReducer(comm::Session& session, const Layout& layout, const Team& team, RangeOf range_of,
+              bool narrow);
 
   // For each unit in the same order on every member. locals[i] = the i-th local member's gradient
   // of the whole unit; no longer needed when this returns.
@@ -32,7 +35,9 @@ class UnitReducer {
   // The sum over the team of this rank's range; valid until the next begin().
   std::span<const float> result();
 
-  Bytes size() const { return Bytes(static_cast<std::int64_t>(buffer_.bytes().size())); }
+  Bytes size() const {
+    return Bytes(static_cast<std::int64_t>(buffer_.bytes().size() + messages_.bytes().size()));
+  }
 
  private:
   Range mine() const { return (layout_.*range_of_)(unit_, me_); }
@@ -45,6 +50,10 @@ class UnitReducer {
   OrderedExchange exchange_;
   std::size_t unit_ = 0;
   std::vector<float*> partials_;  // of this rank's range, by node of the team
+  // Narrow: messages as they travel, and whose values are not in partials_ yet.
+  bool narrow_;
+  memory::HostBuffer messages_;
+  std::vector<std::pair<std::span<const std::byte>, float*>> received_;
   int tag_ = 0;
 };
 

@@ -83,6 +83,10 @@ std::vector<std::string> start_warnings(Context& context, const config::Config& 
   if (!inexact.empty() && config.run.reproducible) {
     warnings.push_back("results will not equal those of other rank counts to the bit: " + inexact);
   }
+  if (config.precision.reduce == "bf16" && context.session().topology().num_nodes == 1) {
+    warnings.emplace_back(
+        "precision.reduce: bf16 changes what travels between nodes, and this job has one");
+  }
   const int busy = threads_of(context, config.run);
   const int cores = cluster::usable_cores();
   if (context.session().node().size() == 1 && busy < cores) {

@@ -79,6 +79,7 @@ parallel::EngineOptions engine_options(const config::Config& config) {
                    config.model.frozen};
   options.compute = compute_type(config);
   options.num_micro_batches = config.train.global_batch_size / config.train.micro_batch_size;
+  options.reduce = config.precision.reduce == "bf16" ? at::kBFloat16 : at::kFloat;
   options.shard_size = static_cast<int>(config.parallel.shard_size);
   options.reshard_after_forward = config.parallel.reshard_after_forward;
   options.work_on_disk = config.offload.work == "nvme";

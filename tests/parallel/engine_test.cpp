@@ -320,6 +320,38 @@ TEST_P(EngineOf, uses_what_the_plan_says) {
   expect_as_planned(second.engine, session, other, std::get<2>(GetParam()));
 }
 
+// Each node's partial sum is rounded once on its way; on one node nothing travels.
+TEST_P(EngineOf, sums_that_travel_in_bf16_are_near_those_in_fp32) {
+  EngineOptions narrow = options;
+  narrow.reduce = at::kBFloat16;
+  Engaged<Network> exact(session, options);
+  Engaged<Network> rounded(session, narrow);
+  expect_as_planned(rounded.engine, session, narrow, std::get<2>(GetParam()));
+  std::vector<Values> gradients;
+  for (Engaged<Network>* engaged : {&exact, &rounded}) {
+    engaged->engine.accumulate(Step(1), [&](std::int64_t m) {
+      return MicroBatchLoss{engaged->module->loss(1, m), NetworkImpl::kTargets};
+    });
+    engaged->engine.sums();
+    gradients.push_back(gradient_of(world, engaged->engine));
+  }
+  const bool travels = session.topology().num_nodes > 1;
+  if (!travels) {
+    EXPECT_EQ(gradients[0], gradients[1]);
+  }
+  // What forward and backward in bf16 give is in bf16 already, until two of them are added.
+  if (travels && options.compute == at::kFloat) {
+    EXPECT_NE(gradients[0], gradients[1]);
+  }
+  EXPECT_EQ(rounded.engine.assignment().inexact.empty(),
+            exact.engine.assignment().inexact.empty() && !travels);
+  for (std::size_t p = 0; p < gradients[0].size(); ++p) {
+    const double bound = 0.02 * largest(gradients[0][p]) + 1e-6;
+    for (std::size_t i = 0; i < gradients[0][p].size(); ++i)
+      ASSERT_NEAR(gradients[0][p][i], gradients[1][p][i], bound);
+  }
+}
+
 TEST_P(EngineOf, notes_of_one_rank_reach_all) {
   Engaged<Network> engaged(session, options);
   const bool last = world.rank().value == world.size() - 1;

@@ -43,6 +43,9 @@ struct EngineOptions {
   at::ScalarType moments = at::kFloat;     // their type: kFloat or kBFloat16
   int num_norm_groups = 1;                 // groups of parameters whose norms are told apart
   NormGroupOf norm_group_of = {};          // needed for more than one
+  // How sums of gradients travel between nodes: kFloat, or kBFloat16, where each node's partial sum
+  // is rounded once. Added is in fp32.
+  at::ScalarType reduce = at::kFloat;
   int shard_size = 0;  // hsdp: ranks that hold the model together; 0: those of a node
   // Whether gathered weights make room again as soon as others need it. Otherwise they stay until
   // the next update: one gather a step, and a whole copy of the weights on every node.

@@ -22,6 +22,7 @@ namespace trireme::parallel {
 struct GradientOptions {
   std::int64_t num_micro_batches = 1;  // the most that a step has
   DiskOptions disk;                    // for sums of shards
+  bool narrow = false;                 // partial sums travel between nodes in bf16
 };
 
 class Gradients {
