@@ -5,6 +5,7 @@
 #include "trireme/comm/session.hpp"
 #include "trireme/optim/optimizer.hpp"
 #include "trireme/parallel/engine.hpp"
+#include "trireme/parallel/recompute.hpp"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -60,7 +61,10 @@ struct NetworkImpl : nn::Module {
     auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(step * 1000 + m));
     const auto words_BT = torch::randint(0, kWords, {2, 9}, generator, at::kLong);
     auto x_BTC = embed->forward(words_BT.narrow(1, 0, 8));
-    for (const auto& block : *blocks) x_BTC = block->as<BlockImpl>()->forward(x_BTC);
+    for (const auto& block : *blocks) {
+      const auto run = [&block](const at::Tensor& x) { return block->as<BlockImpl>()->forward(x); };
+      x_BTC = recompute ? checkpoint_one(run, x_BTC) : run(x_BTC);
+    }
     x_BTC = blocks[1]->as<BlockImpl>()->forward(x_BTC);
     x_BTC = x_BTC + mix->forward(x_BTC.transpose(1, 2)).transpose(1, 2);
     if (m % 2 == 1) x_BTC = x_BTC + sometimes->forward(x_BTC);
@@ -71,6 +75,7 @@ struct NetworkImpl : nn::Module {
   }
   static constexpr std::int64_t kTargets = 16;  // of a micro-batch
 
+  bool recompute = false;  // blocks of the loop run again in backward
   nn::Embedding embed{nullptr};
   nn::ModuleList blocks{nullptr};
   nn::Conv1d mix{nullptr};
