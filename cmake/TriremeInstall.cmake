@@ -42,5 +42,6 @@ function(trireme_install)
                 "${PROJECT_BINARY_DIR}/generated/trireme-config-version.cmake"
                 "${PROJECT_SOURCE_DIR}/cmake/TriremeDependencies.cmake"
                 "${PROJECT_SOURCE_DIR}/cmake/TriremeTorch.cmake"
+                "${PROJECT_SOURCE_DIR}/cmake/TriremePlugin.cmake"
           DESTINATION ${package})
 endfunction()

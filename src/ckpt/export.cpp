@@ -59,6 +59,8 @@ config::Model stored_model(const Reader& reader) {
 }
 
 config::Model complete(config::Model model, const Reader& reader) {
+  if (!model.plugin.empty())
+    throw_no_counterpart(reader, fmt::format("its model is of the plug-in {}", model.plugin));
   const bool gpt2 = model.type == "gpt2";
   if (!gpt2 && model.type != "llama")
     throw_no_counterpart(reader, fmt::format("its model is of type {}", model.type));

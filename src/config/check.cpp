@@ -35,6 +35,25 @@ const Config& defaults() {
   return config;
 }
 
+// A plug-in has its own sizes.
+std::string plugin_problem(const Config& c) {
+  if (c.model.plugin.empty())
+    return c.model.args.empty() ? "" : "model.args has no effect without model.plugin; remove it";
+  Model sizes = c.model;
+  sizes.plugin.clear();
+  sizes.args.clear();
+  sizes.frozen.clear();
+  sizes.vocab = 0;
+  if (sizes == defaults().model) return {};
+  return "sizes and model.type have no effect with model.plugin; remove them, or give them to the "
+         "plug-in by model.args";
+}
+
+std::string plugin_recompute_problem(const Config& c) {
+  if (c.model.plugin.empty() || c.train.recompute == "none") return {};
+  return "has no effect on a plug-in; set none, and call trireme::checkpoint in the plug-in";
+}
+
 std::string heads_problem(const Config& c) {
   if (c.model.hidden % c.model.heads == 0) return {};
   return fmt::format("{} does not divide model.hidden = {}; each head needs the same whole width",
@@ -91,7 +110,7 @@ std::string eval_data_problem(const Config& c) {
 }
 
 std::string sequence_problem(const Config& c) {
-  if (c.data.sequence_length <= c.model.context) return {};
+  if (!c.model.plugin.empty() || c.data.sequence_length <= c.model.context) return {};
   return fmt::format("{} is longer than model.context = {}; lower it or raise model.context",
                      c.data.sequence_length, c.model.context);
 }
@@ -305,15 +324,19 @@ std::string nvme_path_problem(const Config& c) {
 std::string offload_work_problem(const Config& c) {
   const std::string& strategy = c.parallel.strategy;
   if (c.offload.work != "nvme" || strategy == "zero3" || strategy == "hsdp") return {};
-  return fmt::format("nvme needs weights in shards, which {} has not; set none, or "
-                     "parallel.strategy: zero3 or hsdp", strategy);
+  return fmt::format(
+      "nvme needs weights in shards, which {} has not; set none, or "
+      "parallel.strategy: zero3 or hsdp",
+      strategy);
 }
 
 std::string offload_grad_problem(const Config& c) {
   const std::string& strategy = c.parallel.strategy;
   if (c.offload.grad != "nvme" || (strategy != "ddp" && strategy != "zero1")) return {};
-  return fmt::format("nvme needs gradients in shards, which {} has not; set none, or "
-                     "parallel.strategy: zero2, zero3 or hsdp", strategy);
+  return fmt::format(
+      "nvme needs gradients in shards, which {} has not; set none, or "
+      "parallel.strategy: zero2, zero3 or hsdp",
+      strategy);
 }
 
 std::string async_problem(const Config& c) {
@@ -323,6 +346,8 @@ std::string async_problem(const Config& c) {
 
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> table = {
+      {{"model.plugin", "model.args"}, plugin_problem},
+      {{"train.recompute", "model.plugin"}, plugin_recompute_problem},
       {{"model.heads", "model.hidden"}, heads_problem},
       {{"model.heads", "model.hidden", "model.type"}, rotary_problem},
       {{"model.kv_heads", "model.heads", "model.type"}, kv_heads_problem},

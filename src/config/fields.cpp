@@ -93,6 +93,12 @@ std::vector<Field> make_fields() {
         Form::kPlain,
         {.min = 0, .max = 10, .above_min = true}},
        at<&C::model, &Model::init_std>},
+      {{"model.plugin", "file",
+        "a shared library with the model (TRIREME_REGISTER_MODEL), instead of type and sizes",
+        Form::kUnset},
+       at<&C::model, &Model::plugin>},
+      {{"model.args", "", "what the plug-in's factory is given, such as {width: 64}"},
+       at<&C::model, &Model::args>},
       {{"model.frozen", "patterns",
         "parameters (regular expressions on their name) that are not trained"},
        at<&C::model, &Model::frozen>},
@@ -482,8 +488,6 @@ constexpr std::string_view kNoImport =
 
 constexpr LaterKey kLaterKeys[] = {
     {"model.from", kNoImport},
-    {"model.plugin", kNoImport},
-    {"model.args", kNoImport},
 };
 
 constexpr Section kSections[] = {

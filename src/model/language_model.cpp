@@ -4,6 +4,7 @@
 
 #include "gpt2.hpp"
 #include "llama.hpp"
+#include "plugin.hpp"
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,6 +31,7 @@ torch::Tensor LanguageModel::loss_sum(const torch::Tensor& tokens_BT,
 }
 
 config::Model resolved(config::Model s) {
+  if (!s.plugin.empty()) return s;
   require(s.type == "gpt2" || s.type == "llama", fmt::format("model.type: {} is not known", s.type),
           "use gpt2 or llama");
   require(s.layers > 0 && s.hidden > 0 && s.heads > 0 && s.vocab > 0 && s.context > 0 &&
@@ -59,6 +61,7 @@ config::Model resolved(config::Model s) {
 }
 
 std::shared_ptr<LanguageModel> make(const config::Model& shape) {
+  if (!shape.plugin.empty()) return load_plugin(shape);
   const auto s = resolved(shape);
   if (s.type == "gpt2") return std::make_shared<Gpt2>(s);
   return std::make_shared<Llama>(s);

@@ -3,6 +3,7 @@
 #include "trireme/base/version.hpp"
 #include "trireme/obs/table.hpp"
 
+#include "options.hpp"
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -49,7 +50,7 @@ std::string banner(Context& context, const config::Loaded& loaded, const paralle
   const parallel::MemoryUse memory = engine.memory();
   obs::Rows rows{
       {"run", fmt::format("{}/{}", config.run.dir, config.run.name)},
-      {"model", fmt::format("{}: {}", config.model.type, describe_units(engine.layout()))},
+      {"model", fmt::format("{}: {}", model_name(config.model), describe_units(engine.layout()))},
       {"strategy", fmt::format("{}, compute {}, reduce {}", config.parallel.strategy,
                                config.precision.compute, config.precision.reduce)},
       {"ranks", describe_ranks(context, config)},

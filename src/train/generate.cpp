@@ -38,7 +38,7 @@ std::shared_ptr<model::LanguageModel> load_model(const ckpt::Reader& reader,
                                                  const config::Model& shape) {
   auto network = model::make(shape);
   std::vector<ckpt::Extent> extents;
-  for (const auto& item : network->named_parameters()) {
+  for (const auto& item : network->network()->named_parameters()) {
     const auto found = reader.find("/model/" + item.key());
     // A tied parameter has a second name, and its values come with the first.
     if (!found) continue;
@@ -51,7 +51,7 @@ std::shared_ptr<model::LanguageModel> load_model(const ckpt::Reader& reader,
     extents.push_back({*found, 0, weights.numel(), weights.data_ptr<float>()});
   }
   reader.read(extents);
-  network->eval();
+  network->network()->eval();
   return network;
 }
 

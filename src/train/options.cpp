@@ -5,6 +5,10 @@
 
 namespace trireme::train {
 
+std::string model_name(const config::Model& model) {
+  return model.plugin.empty() ? model.type : model.plugin;
+}
+
 at::ScalarType compute_type(const config::Config& config) {
   if (config.precision.compute == "fp16") return at::kHalf;
   return config.precision.compute == "bf16" ? at::kBFloat16 : at::kFloat;

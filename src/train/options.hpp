@@ -9,6 +9,8 @@
 
 namespace trireme::train {
 
+// "gpt2", or the plug-in's file.
+std::string model_name(const config::Model& model);
 at::ScalarType compute_type(const config::Config& config);
 optim::ScheduleOptions schedule_options(const config::Config& config);
 optim::LossScalerOptions scaler_options(const config::Precision& precision);

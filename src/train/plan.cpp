@@ -2,6 +2,7 @@
 
 #include "trireme/model/language_model.hpp"
 #include "trireme/obs/table.hpp"
+#include "trireme/parallel/activations.hpp"
 #include "trireme/parallel/deferred.hpp"
 #include "trireme/parallel/units.hpp"
 
@@ -26,6 +27,22 @@ struct Estimate {
 };
 constexpr Estimate kEstimates[] = {{"float32", 4}, {"bf16 or fp16", 2}};
 
+Bytes by_formula(const config::Model& shape, const config::Config& config) {
+  const auto element = static_cast<std::int64_t>(c10::elementSize(compute_type(config)));
+  return Bytes(model::activation_bytes(shape, config.train.micro_batch_size,
+                                       config.data.sequence_length, element,
+                                       config.train.recompute));
+}
+
+// One micro-batch of the first token alone: what a plug-in keeps is hardly up to the words.
+Bytes by_measurement(model::LanguageModel& model, const config::Config& config) {
+  const at::Tensor tokens_BT =
+      torch::zeros({config.train.micro_batch_size, config.data.sequence_length},
+                   torch::TensorOptions(at::kLong));
+  return parallel::measure_activations(*model.network(), compute_type(config),
+                                       [&] { return model.loss_sum(tokens_BT, tokens_BT); });
+}
+
 }  // namespace
 
 TrainPlan plan(const config::Config& config, const parallel::Machine& machine) {
@@ -34,7 +51,11 @@ TrainPlan plan(const config::Config& config, const parallel::Machine& machine) {
   config::Model shape = config.model;
   if (shape.vocab == 0) shape.vocab = 256;  // of the byte tokenizer
   shape = model::resolved(shape);
-  const parallel::DeferredModule module(config.run.seed, [&] { return model::make(shape); });
+  std::shared_ptr<model::LanguageModel> model;
+  const parallel::DeferredModule module(config.run.seed, [&] {
+    model = model::make(shape);
+    return model->network();
+  });
   parallel::EngineOptions options = engine_options(config);
   optim::Optimizer(optimizer_options(config)).configure(options);
   const std::vector<parallel::Unit> units =
@@ -54,10 +75,9 @@ TrainPlan plan(const config::Config& config, const parallel::Machine& machine) {
     if (result.ranks.back().memory.total() > result.ranks[result.largest].memory.total())
       result.largest = result.ranks.size() - 1;
   }
-  const std::int64_t element = static_cast<std::int64_t>(c10::elementSize(options.compute));
+  result.activations_by = shape.plugin.empty() ? "formula" : "measurement";
   result.activations =
-      Bytes(model::activation_bytes(shape, config.train.micro_batch_size,
-                                    config.data.sequence_length, element, config.train.recompute));
+      shape.plugin.empty() ? by_formula(shape, config) : by_measurement(*model, config);
   result.checkpoint = parallel::checkpoint_size(units, options);
   result.num_nodes = (machine.num_ranks + machine.ranks_per_node - 1) / machine.ranks_per_node;
   return result;
@@ -72,22 +92,23 @@ std::string describe(const TrainPlan& plan, const config::Config& config,
       "plan",
       {{"model", fmt::format("{}: {} parameters, {} of them trained, in {} units, the largest {} "
                              "with {}",
-                             config.model.type, human_count(plan.num_parameters),
+                             model_name(config.model), human_count(plan.num_parameters),
                              human_count(plan.num_trained), plan.units.size(), largest->name,
                              human_count(largest->num_parameters))},
        {"ranks", fmt::format("{} on {} nodes", machine.num_ranks, plan.num_nodes)},
        {"strategy",
         fmt::format("{}, compute {}", config.parallel.strategy, config.precision.compute)}});
+  const std::string activations = fmt::format("activations (by {})", plan.activations_by);
   const auto row = [](const char* what, Bytes bytes) {
     return std::pair<std::string, std::string>(what, human(bytes));
   };
-  text += obs::aligned(fmt::format("memory of rank {}, which needs the most", plan.largest),
-                       {row("weights", memory.work), row("gradients", memory.grad),
-                        row("master weights", memory.master), row("moments", memory.moments),
-                        row("buffers and rings", memory.transient),
-                        row("activations (by formula)", plan.activations),
-                        row("in all", Bytes(memory.total().value + plan.activations.value)),
-                        row("files on NVMe", memory.disk)});
+  text += obs::aligned(
+      fmt::format("memory of rank {}, which needs the most", plan.largest),
+      {row("weights", memory.work), row("gradients", memory.grad),
+       row("master weights", memory.master), row("moments", memory.moments),
+       row("buffers and rings", memory.transient), row(activations.c_str(), plan.activations),
+       row("in all", Bytes(memory.total().value + plan.activations.value)),
+       row("files on NVMe", memory.disk)});
   text += obs::aligned("each step", {row("sent between nodes, weights", rank.sent_weights),
                                      row("sent between nodes, gradients", rank.sent_gradients)});
   text += obs::aligned("on disk", {row("a checkpoint", plan.checkpoint)});
@@ -126,7 +147,7 @@ std::string to_json(const TrainPlan& plan, const config::Config& config,
                                {"sent_gradients", gradients.value}});
   }
   json["activations"] = plan.activations.value;
-  json["activations_by"] = "formula";
+  json["activations_by"] = plan.activations_by;
   json["checkpoint"] = plan.checkpoint.value;
   return json.dump();
 }

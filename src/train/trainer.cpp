@@ -188,22 +188,25 @@ void Run::build() {
 
   deferred_.emplace(config_.run.seed, [this] {
     model_ = model::make(shape_);
-    return model_;
+    return model_->network();
   });
   if (config_.train.recompute == "full") model_->recompute_blocks(checkpoint);
   if (config_.train.recompute == "attention") model_->recompute_attention(checkpoint);
   parallel::EngineOptions options = engine_options(config_);
   optimizer_->configure(options);
   try {
-    engine_.emplace(context_.session(), *model_, *deferred_, options);
+    engine_.emplace(context_.session(), *model_->network(), *deferred_, options);
   } catch (Error& error) {
     // What does not fit the model or the ranks is found by every rank.
     if (error.kind == ErrorKind::kConfig) error.everywhere = true;
     throw;
   }
   optimizer_->attach(*engine_, context_.world());
-  flops_per_token_ =
-      static_cast<double>(model::flops_per_token(shape_, config_.data.sequence_length));
+  // What a plug-in computes is not known.
+  if (shape_.plugin.empty()) {
+    flops_per_token_ =
+        static_cast<double>(model::flops_per_token(shape_, config_.data.sequence_length));
+  }
 }
 
 void Run::resume() {
@@ -349,7 +352,7 @@ double Run::step() {
   metrics.compute_s = std::max(0.0, passes_seconds - *metrics.data_s - in_passes.exposed);
   metrics.step_s = seconds_since(start);
   metrics.tokens_per_s = static_cast<double>(sums.num_targets) / *metrics.step_s;
-  metrics.mfu = *metrics.tokens_per_s * flops_per_token_ / peak_flops_;
+  if (flops_per_token_ > 0) metrics.mfu = *metrics.tokens_per_s * flops_per_token_ / peak_flops_;
   if (last_save_seconds_ > 0) metrics.ckpt_s = std::exchange(last_save_seconds_, 0.0);
   if (eval_batches_ && due(config_.train.eval_every)) {
     metrics.eval_loss = evaluate();

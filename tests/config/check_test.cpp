@@ -102,8 +102,9 @@ TEST(ConfigCheck, refuses_what_this_version_does_not_have_and_says_what_to_set) 
       {"checkpoint: {driver: mpiio}",
        "checkpoint.driver: mpiio is not in this version; set direct"},
       {"model: {from: gpt2}", "model.from: models from elsewhere are not in this version"},
-      {"model: {plugin: libmine.so, args: {}}",
-       "model.plugin: models from elsewhere are not in this version"},
+      {"model: {plugin: libmine.so, layers: 3}", "have no effect with model.plugin"},
+      {"model: {args: {width: 3}}", "model.args has no effect without model.plugin"},
+      {"model: {plugin: libmine.so}\ntrain: {recompute: full}", "has no effect on a plug-in"},
   };
   for (const auto& [yaml, problem] : cases) expect_contains(problems_with_data(yaml), problem);
 }

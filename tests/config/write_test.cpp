@@ -38,6 +38,8 @@ TEST(ConfigWrite, reads_back_what_it_wrote) {
   for (const Config& config : {unusual(), [] {
                                  Config c;
                                  c.data.train = {{"a.txt", "text", 1}};
+                                 c.model.plugin = "lib/a b: c.so";
+                                 c.model.args = {{"width", "4"}, {"name", "of: it"}};
                                  return c;
                                }()}) {
     const std::string yaml = to_yaml(config);

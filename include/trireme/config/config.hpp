@@ -37,6 +37,8 @@ struct Model {
   double norm_eps = 1e-5;
   double rope_theta = 10000;  // llama
   double init_std = 0.02;
+  std::string plugin = {};  // a shared library with the model, instead of the sizes above
+  std::map<std::string, std::string> args = {};
   std::vector<std::string> frozen = {};  // regular expressions on parameter names
 
   bool operator==(const Model&) const = default;
@@ -65,8 +67,8 @@ struct Train {
   std::int64_t global_batch_size = 16;  // sequences per optimizer step
   std::int64_t micro_batch_size = 4;    // sequences per forward pass
   std::int64_t max_steps = 200;
-  std::int64_t eval_every = 100;  // steps; 0 = never
-  std::int64_t eval_batches = 8;  // micro-batches per evaluation; 0 = the whole evaluation set
+  std::int64_t eval_every = 100;   // steps; 0 = never
+  std::int64_t eval_batches = 8;   // micro-batches per evaluation; 0 = the whole evaluation set
   std::string recompute = "none";  // none | attention | full
 
   bool operator==(const Train&) const = default;

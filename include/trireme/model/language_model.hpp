@@ -35,6 +35,9 @@ inline constexpr std::int64_t kIgnoredTarget = -100;
 
 class LanguageModel : public torch::nn::Module {
  public:
+  // Returns the module with the parameters: this one, unless it stands for another.
+  virtual std::shared_ptr<torch::nn::Module> network() { return shared_from_this(); }
+
   // Returns the scores of the next token at every position, in the parameters' type. Token ids are
   // int64.
   virtual torch::Tensor logits(const torch::Tensor& tokens_BT) = 0;
@@ -47,7 +50,7 @@ class LanguageModel : public torch::nn::Module {
   // Returns the sum over all targets of their cross entropy (an fp32 scalar); kIgnoredTarget adds
   // nothing. Targets are aligned with tokens: targets_BT[b][t] is what should follow
   // tokens_BT[b][t].
-  torch::Tensor loss_sum(const torch::Tensor& tokens_BT, const torch::Tensor& targets_BT);
+  virtual torch::Tensor loss_sum(const torch::Tensor& tokens_BT, const torch::Tensor& targets_BT);
 
  protected:
   const Recompute& blocks_how() const { return blocks_how_; }
@@ -57,10 +60,11 @@ class LanguageModel : public torch::nn::Module {
 };
 
 // Returns the model of `shape`, whose vocab must be resolved. Throws Config if the sizes do not fit
-// each other. (shared_ptr because torch::nn::Module hands out references to itself.)
+// each other, or for a plug-in (model/plugin.hpp) that cannot be used. (shared_ptr because torch::nn::Module hands out references to itself.)
 std::shared_ptr<LanguageModel> make(const config::Model& shape);
 
-// Returns `shape` with every 0 that means "derive it" replaced. Throws Config as make does.
+// Returns `shape` with every 0 that means "derive it" replaced. Throws Config as make does. What
+// follows is for built-in models; nothing is derived for a plug-in.
 config::Model resolved(config::Model shape);
 
 std::int64_t num_parameters(const config::Model& shape);

@@ -21,7 +21,8 @@ struct TrainPlan {
   std::vector<UnitSize> units;
   std::vector<parallel::RankPlan> ranks;  // of every rank
   std::size_t largest = 0;                // the rank that needs the most memory
-  Bytes activations;                      // of a rank, by formula (model::activation_bytes)
+  Bytes activations;                      // of a rank
+  std::string activations_by;             // "formula" (model::activation_bytes) or "measurement"
   Bytes checkpoint;
   int num_nodes = 1;
 };
