@@ -146,6 +146,10 @@ struct Engine::Impl {
   std::size_t num_parameters = 0;
   std::vector<LossEntry> losses;
   std::int64_t current_step = 0;
+  // Where a step in pieces stands.
+  std::size_t round = 0;
+  std::size_t turn = 0;  // of the round; behind its last one the round is over
+  bool counts = true;    // the micro-batch at hand
   double comm_seconds = 0;
 
   Impl(comm::Session& session, const ModuleTree& tree, const EngineOptions& options)
@@ -161,10 +165,10 @@ struct Engine::Impl {
         weights(make_weights(session, layout, row,
                              {options.compute, !options.reshard_after_forward,
                               disk_if(options.work_on_disk, options.disk)})),
-        gradients(
-            make_gradients(session, layout, row,
-                           {options.num_micro_batches, disk_if(options.grad_on_disk, options.disk),
-                            options.reduce == at::kBFloat16})),
+        gradients(make_gradients(
+            session, layout, row,
+            {options.num_micro_batches, options.dealt, disk_if(options.grad_on_disk, options.disk),
+             options.reduce == at::kBFloat16})),
         state(make_state_store(layout, me(), options.num_moments, options.moments,
                                disk_if(options.state_on_disk, options.disk))),
         buffers(tree) {
@@ -184,7 +188,10 @@ struct Engine::Impl {
 
   Assignment assign(std::int64_t num_micro_batches) const {
     const int team = team_size(row, layout.mesh());
-    Assignment result = assign_micro_batches(num_micro_batches, session.world().size(), team, me());
+    const int ranks = session.world().size();
+    Assignment result = options.dealt
+                            ? deal_micro_batches(num_micro_batches / ranks, ranks, team, me())
+                            : assign_micro_batches(num_micro_batches, ranks, team, me());
     if (result.inexact.empty() && options.reduce == at::kBFloat16 &&
         session.topology().num_nodes > 1)
       result.inexact = "sums travel between nodes in bf16";
@@ -245,6 +252,13 @@ struct Engine::Impl {
     std::optional<ObserveOperators> observe;
     if (!weights->resident()) observe.emplace(*weights);
     action();
+  }
+
+  void end_round() {
+    const auto start = Clock::now();
+    session.node().set_place("reduce", current_step);
+    gradients->end_round();
+    comm_seconds += seconds_since(start);
   }
 
   void run_micro_batch(std::int64_t index, bool idle,
@@ -336,11 +350,69 @@ void Engine::accumulate(Step step, const std::function<MicroBatchLoss(std::int64
       const bool idle = micro_batch == kIdleTurn;
       engine.run_micro_batch(idle ? 0 : micro_batch, idle, loss_of);
     }
-    const auto start = Clock::now();
-    engine.session.node().set_place("reduce", step.value);
-    engine.gradients->end_round();
-    engine.comm_seconds += seconds_since(start);
+    engine.end_round();
   }
+}
+
+void Engine::begin_step(Step step) {
+  Impl& engine = *impl_;
+  ensure(engine.options.dealt, "the engine was made for a step in pieces");
+  engine.assignment = engine.usual_assignment;
+  engine.current_step = step.value;
+  engine.losses.clear();
+  engine.round = 0;
+  engine.turn = 0;
+  engine.gradients->begin_step(engine.assignment);
+  engine.buffers.begin_step();
+}
+
+void Engine::begin_micro_batch(bool counts) {
+  Impl& engine = *impl_;
+  ensure(engine.round < engine.assignment.rounds.size(), "a step has no more turns than foreseen");
+  engine.session.node().set_place("forward", engine.current_step);
+  engine.counts = counts;
+  engine.gradients->begin_turn(!counts);
+  engine.buffers.begin_micro_batch();
+  engine.weights->begin_pass(Pass::kTraining);
+}
+
+void Engine::end_micro_batch(const MicroBatchLoss& result) {
+  Impl& engine = *impl_;
+  const auto& round = engine.assignment.rounds[engine.round];
+  const std::int64_t index = round[engine.turn];
+  if (engine.counts)
+    engine.losses.push_back({index, result.num_targets, result.loss.item<double>()});
+  engine.buffers.end_micro_batch(index, engine.counts);
+  const auto start = Clock::now();
+  engine.gradients->end_turn();
+  engine.comm_seconds += seconds_since(start);
+  if (++engine.turn < round.size()) return;
+  engine.end_round();
+  ++engine.round;
+  engine.turn = 0;
+}
+
+void Engine::end_step() {
+  Impl& engine = *impl_;
+  if (engine.turn > 0) engine.end_round();
+  const auto start = Clock::now();
+  engine.gradients->finish();
+  engine.comm_seconds += seconds_since(start);
+}
+
+void Engine::discard() {
+  comm::Communicator& world = impl_->session.world();
+  const char mine = impl_->buffers.changed() ? 1 : 0;
+  for (const char theirs : comm::all_gather_values(world, mine, "discard gradients")) {
+    if (theirs == 0) continue;
+    return impl_->buffers.apply(world);
+  }
+}
+
+void Engine::begin_evaluation() { impl_->weights->begin_pass(Pass::kEvaluation); }
+
+OperatorObserver* Engine::observer() {
+  return impl_->weights->resident() ? nullptr : impl_->weights.get();
 }
 
 StepSums Engine::sums(const RankNote& note) {

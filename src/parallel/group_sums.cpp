@@ -93,6 +93,18 @@ void GroupSums::add_round(ShardSums& sums, bool last, const std::function<void()
   }
 }
 
+void GroupSums::finish(ShardSums& sums, const std::function<void()>& idle) {
+  for (std::size_t u = 0; u < layout_.units().size(); ++u) {
+    if (!layout_.unit(u).trains || rounds_.empty() || rounds_[u].complete()) continue;
+    rounds_[u].finish();
+    const std::span<float> shard = sums.total(u);
+    const std::span<const float> sum = rounds_[u].total();
+    std::copy(sum.begin(), sum.end(), part_in(shard, u, me_).begin());
+    give_total(u, shard, idle);
+    sums.keep_total();
+  }
+}
+
 // Returns the sum of this rank's part over the groups.
 std::span<float> GroupSums::add_groups(std::size_t unit, std::span<float> shard,
                                        const std::function<void()>& idle) {

@@ -26,6 +26,9 @@ class GroupSums {
   // rounds and groups in their place.
   void add_round(ShardSums& sums, bool last, const std::function<void()>& idle);
 
+  // @collective. Puts the total in their place after fewer rounds than were foreseen.
+  void finish(ShardSums& sums, const std::function<void()>& idle);
+
   Bytes levels() const { return Bytes(static_cast<std::int64_t>(levels_.bytes().size())); }
   Bytes buffers() const {
     return Bytes(static_cast<std::int64_t>(partials_.bytes().size() + messages_.bytes().size()));

@@ -61,6 +61,19 @@ Assignment assign_micro_batches(std::int64_t num_micro_batches, int num_ranks, i
   return result;
 }
 
+Assignment deal_micro_batches(std::int64_t max_turns, int num_ranks, int team_size, Rank rank) {
+  ensure(max_turns >= 1, "a step has a turn");
+  Assignment result;
+  result.inexact = why_inexact(num_ranks, num_ranks);
+  const bool one_team = team_size == num_ranks;
+  result.rounds.resize(one_team ? 1 : static_cast<std::size_t>(max_turns));
+  for (std::int64_t turn = 0; turn < max_turns; ++turn) {
+    result.rounds[one_team ? 0 : static_cast<std::size_t>(turn)].push_back(turn * num_ranks +
+                                                                           rank.value);
+  }
+  return result;
+}
+
 void require_work_for_all(std::int64_t num_micro_batches, int num_ranks) {
   if (num_micro_batches >= num_ranks) return;
   throw Error(

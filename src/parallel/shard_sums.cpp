@@ -91,7 +91,9 @@ void ShardSums::add(std::size_t unit, std::span<const float> item) {
 
 std::span<float> ShardSums::total(std::size_t unit) {
   bring_in(unit);
-  return counters_[unit].total();
+  TreeAccumulator& counter = counters_[unit];
+  if (counter.finish()) changed_ = true;
+  return counter.total();
 }
 
 }  // namespace trireme::parallel

@@ -24,7 +24,7 @@ class ShardSums {
   void restart(std::int64_t turns);
   // Adds the next item of a unit.
   void add(std::size_t unit, std::span<const float> item);
-  // The sum of a unit's items; valid until the next call for another unit.
+  // The sum of a unit's items, also where they are fewer than was foreseen; valid until the next call for another unit.
   std::span<float> total(std::size_t unit);
   // Call after writing into total().
   void keep_total() { changed_ = true; }

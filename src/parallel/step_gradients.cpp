@@ -36,8 +36,11 @@ StepGradients::StepGradients(comm::Session& session, const Layout& layout, const
     owned_ += layout.owned(u, session.world().rank()).size();
   }
   window_ = std::make_unique<comm::SharedSegments>(session.node().allocate(bytes_for(full_)));
-  const Assignment usual = assign_micro_batches(options.num_micro_batches, layout.num_ranks(), 1,
-                                                session.world().rank());
+  const int ranks = layout.num_ranks();
+  const Rank me = session.world().rank();
+  const Assignment usual = options.dealt
+                               ? deal_micro_batches(options.num_micro_batches / ranks, ranks, 1, me)
+                               : assign_micro_batches(options.num_micro_batches, ranks, 1, me);
   make_counters(static_cast<std::int64_t>(usual.rounds[0].size()), usual.num_rounds());
 }
 
@@ -91,6 +94,7 @@ std::span<float> StepGradients::slot_of(std::span<float> gradient, std::size_t u
 }
 
 void StepGradients::take_trained(std::size_t unit, std::size_t slot, const at::Tensor& gradient) {
+  if (idle_turn_) return end_unit(unit, {slot});
   put(gradient, turns_.adds(), slot_of(turns_.target(), unit, slot));
 }
 
@@ -106,6 +110,11 @@ void StepGradients::end_unit(std::size_t unit, const std::vector<std::size_t>& m
 // closing barrier.
 void StepGradients::end_round() {
   const bool last = ++round_ == num_rounds_;
+  if (turns_.begun() && turns_.finish()) {
+    const std::span<float> all(window(session_.node().local_rank()),
+                               static_cast<std::size_t>(full_));
+    if (turns_.total().data() != all.data()) std::ranges::copy(turns_.total(), all.begin());
+  }
   turns_.restart();
   session_.node().barrier("gradients of a round", idle_);
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
@@ -130,11 +139,25 @@ void StepGradients::reduce_unit(std::size_t unit, bool last_round) {
     counter.advance();
     if (last_round) sum = counter.total();
   }
-  if (!last_round) return;
+  if (last_round) deliver(unit, sum);
+}
+
+// Puts this rank's part of the total where all look for it.
+void StepGradients::deliver(std::size_t unit, std::span<const float> sum) {
   float* const total = window(session_.node().local_rank()) + unit_offset_[unit] +
                        layout_.owned(unit, session_.world().rank()).begin;
   std::copy(sum.begin(), sum.end(), total);
   if (all_update_ && !team_.on_one_node()) send_total(unit, total);
+}
+
+void StepGradients::finish() {
+  if (round_ == num_rounds_) return;
+  for (std::size_t u = 0; u < layout_.units().size(); ++u) {
+    if (!layout_.unit(u).trains) continue;
+    rounds_[u].finish();
+    deliver(u, rounds_[u].total());
+  }
+  session_.node().barrier("sums of a step", idle_);
 }
 
 // Only this rank of the node reads the window range that it receives into: it is no local rank's

@@ -22,6 +22,7 @@ class StepGradients : public Gradients {
 
   void begin_step(const Assignment& assignment) override;
   void end_round() override;
+  void finish() override;
   std::span<const float> sum(std::size_t unit, Range range) override;
   Bytes accumulator_bytes() const override;
   Bytes transient_bytes() const override { return reducer_.size(); }
@@ -36,6 +37,7 @@ class StepGradients : public Gradients {
   float* window(int local) const;
   void make_counters(std::int64_t turns, std::int64_t rounds);
   void reduce_unit(std::size_t unit, bool last_round);
+  void deliver(std::size_t unit, std::span<const float> sum);
   void send_total(std::size_t unit, const float* total);
 
   comm::Session& session_;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <utility>
 
 namespace trireme::parallel {
 
@@ -54,7 +55,7 @@ void tree_sum(std::span<const float* const> in, std::int64_t count, float* out) 
 }
 
 TreeAccumulator::TreeAccumulator(std::vector<std::span<float>> levels, std::int64_t items)
-    : levels_(std::move(levels)), items_(items) {
+    : levels_(std::move(levels)), items_(items), top_(levels_.size() - 1) {
   ensure(static_cast<int>(levels_.size()) == counter_levels(items), "a counter has its levels");
 }
 
@@ -71,13 +72,21 @@ void TreeAccumulator::advance() {
       std::copy(levels_[level].begin(), levels_[level].end(), levels_[level + 1].begin());
     }
   }
-  if (complete() && !std::has_single_bit(static_cast<std::uint64_t>(items_))) gather();
+  if (complete() && !std::has_single_bit(static_cast<std::uint64_t>(items_))) gather(items_);
+}
+
+bool TreeAccumulator::finish() {
+  ensure(count_ > 0, "a sum has items");
+  if (complete() || std::exchange(finished_, true)) return false;
+  gather(count_);
+  top_ = static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(count_))) - 1;
+  return true;
 }
 
 // After a number of items that is no power of two, level l is full where bit l of the number is
 // set: add from below.
-void TreeAccumulator::gather() {
-  const auto number = static_cast<std::uint64_t>(items_);
+void TreeAccumulator::gather(std::int64_t items) {
+  const auto number = static_cast<std::uint64_t>(items);
   auto lowest = static_cast<std::size_t>(std::countr_zero(number));
   for (std::size_t level = lowest + 1; level < levels_.size(); ++level) {
     if ((number >> level & 1) == 0) continue;

@@ -69,6 +69,7 @@ void UnitGradients::begin_step(const Assignment& assignment) {
   turns_.clear();
   for (const auto& round : assignment.rounds)
     turns_.push_back(static_cast<std::int64_t>(round.size()));
+  restart_due_ = false;
   sums_.restart(turns_[0]);
   if (groups_) groups_->restart(assignment.num_rounds());
 }
@@ -171,6 +172,7 @@ void UnitGradients::begin_reduction() {
 
 void UnitGradients::finish_reduction() {
   if (!team_.on_one_node()) exchange_seconds_ += seconds_since(reduction_began_);
+  if (std::exchange(restart_due_, false)) sums_.restart(turns_[round_]);
   sums_.add(*reducing_, reducer_.result());
   reducing_.reset();
 }
@@ -202,7 +204,11 @@ void UnitGradients::end_round() {
     groups_->add_round(sums_, last, idle_);
     busy_ = false;
   }
-  if (!last) sums_.restart(turns_[round_]);
+  restart_due_ = !last;
+}
+
+void UnitGradients::finish() {
+  if (groups_) groups_->finish(sums_, idle_);
 }
 
 std::span<const float> UnitGradients::sum(std::size_t unit, Range range) {

@@ -27,6 +27,7 @@ class UnitGradients : public Gradients {
   void begin_step(const Assignment& assignment) override;
   void progress() override;
   void end_round() override;
+  void finish() override;
   std::span<const float> sum(std::size_t unit, Range range) override;
   double take_exchange_seconds() override { return std::exchange(exchange_seconds_, 0.0); }
   Bytes accumulator_bytes() const override;
@@ -56,6 +57,7 @@ class UnitGradients : public Gradients {
   std::optional<GroupSums> groups_;  // only with several groups
   std::vector<std::int64_t> turns_;  // by round of this step
   std::size_t round_ = 0;
+  bool restart_due_ = false;  // sums_ still holds the round before
 
   std::vector<std::vector<at::Tensor>> held_;  // gradients of units that are not complete yet
   std::vector<std::size_t> num_held_;

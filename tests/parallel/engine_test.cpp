@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <tuple>
@@ -153,6 +154,74 @@ TEST_P(EngineOf, gives_the_numbers_of_plain_autograd) {
   }
   // No rank's gradients hang about in the module.
   for (const at::Tensor& parameter : engaged.module->parameters()) EXPECT_FALSE(parameter.grad().defined());
+}
+
+// Steps of 1, 3, 4 and 2 turns where 4 are foreseen, with a forward of an evaluation in between.
+TEST_P(EngineOf, in_pieces_gives_the_numbers_of_plain_autograd) {
+  const std::int64_t ranks = world.size();
+  options.dealt = true;
+  options.num_micro_batches = 4 * ranks;
+  Engaged<Network> engaged(session, options);
+  Engine& engine = engaged.engine;
+  std::optional<ObserveOperators> observe;
+  if (engine.observer() != nullptr) observe.emplace(*engine.observer());
+  Network plain;
+  const auto parameters = parameters_like(engine, *plain);
+  plain->to(compute);
+  std::int64_t step = 0;
+  for (const std::int64_t turns : {1, 3, 4, 2}) {
+    assign(parameters, master_of(world, engine));
+    const Plain expected(plain, parameters, ++step, turns * ranks);
+    engine.begin_step(Step(step));
+    for (std::int64_t turn = 0; turn < turns; ++turn) {
+      engine.begin_micro_batch();
+      const at::Tensor loss = engaged.module->loss(step, turn * ranks + world.rank().value);
+      loss.backward();
+      engine.end_micro_batch({loss, NetworkImpl::kTargets});
+      const at::NoGradGuard no_grad;
+      engine.begin_evaluation();
+      engaged.module->loss(step, 0);
+    }
+    engine.end_step();
+    const StepSums sums = engine.sums();
+    EXPECT_EQ(sums.num_targets, turns * ranks * NetworkImpl::kTargets);
+    expect_equal(engine, gradient_of(world, engine), expected.gradient);
+    if (HasFailure()) break;
+    take_adamw_step(engine, world, {1e-2, step, 1.0 / static_cast<double>(sums.num_targets)});
+    engine.publish();
+  }
+}
+
+TEST_P(EngineOf, in_pieces_leaves_out_what_does_not_count) {
+  const std::int64_t ranks = world.size();
+  options.dealt = true;
+  options.num_micro_batches = 2 * ranks;
+  Engaged<Network> engaged(session, options);
+  Engine& engine = engaged.engine;
+  std::optional<ObserveOperators> observe;
+  if (engine.observer() != nullptr) observe.emplace(*engine.observer());
+  Network plain;
+  const auto parameters = parameters_like(engine, *plain);
+  plain->to(compute);
+  assign(parameters, master_of(world, engine));
+  const Plain expected(plain, parameters, 1, ranks + 1);
+  // What is discarded leaves no trace.
+  for (const bool discarded : {true, false}) {
+    engine.begin_step(Step(1));
+    for (std::int64_t turn = 0; turn < 2; ++turn) {
+      const bool counts = discarded || turn == 0 || world.is_root();
+      engine.begin_micro_batch(counts);
+      const at::Tensor loss =
+          engaged.module->loss(discarded ? 7 : 1, counts ? turn * ranks + world.rank().value : 0);
+      loss.backward();
+      engine.end_micro_batch({loss, 1});
+    }
+    engine.end_step();
+    if (discarded) engine.discard();
+  }
+  const StepSums sums = engine.sums();
+  EXPECT_EQ(sums.num_targets, ranks + 1);
+  expect_equal(engine, gradient_of(world, engine), expected.gradient);
 }
 
 TEST_P(EngineOf, publishes_every_update_to_all) {

@@ -179,6 +179,15 @@ TEST(Assignment, of_several_teams_does_both) {
   EXPECT_EQ(assign_micro_batches(16, 4, 2, Rank(2)).rounds, (Rounds{{8, 10, 12, 14}}));
 }
 
+TEST(Dealt, turn_by_turn_whoever_adds_together) {
+  const Assignment apart = deal_micro_batches(3, 4, 1, Rank(2));
+  EXPECT_EQ(apart.rounds, (std::vector<std::vector<std::int64_t>>{{2}, {6}, {10}}));
+  const Assignment together = deal_micro_batches(3, 4, 4, Rank(2));
+  EXPECT_EQ(together.rounds, (std::vector<std::vector<std::int64_t>>{{2, 6, 10}}));
+  EXPECT_EQ(apart.inexact, "");
+  EXPECT_NE(deal_micro_batches(3, 3, 1, Rank(0)).inexact, "");
+}
+
 TEST(LeftLeaves, is_the_largest_power_of_two_below) {
   for (std::int64_t leaves = 2; leaves < 300; ++leaves) {
     const std::int64_t left = left_leaves(leaves);

@@ -117,6 +117,21 @@ class Counter {
   }
 
   Values sum_of(const Items& items) {
+    add(items);
+    EXPECT_TRUE(accumulator_.complete());
+    return total();
+  }
+
+  Values sum_that_ends_early(const Items& items) {
+    add(items);
+    EXPECT_FALSE(accumulator_.complete());
+    EXPECT_TRUE(accumulator_.finish());
+    EXPECT_FALSE(accumulator_.finish());
+    return total();
+  }
+
+ private:
+  void add(const Items& items) {
     accumulator_.restart();
     for (const Values& item : items) {
       EXPECT_FALSE(accumulator_.complete());
@@ -126,12 +141,12 @@ class Counter {
       }
       accumulator_.advance();
     }
-    EXPECT_TRUE(accumulator_.complete());
+  }
+  Values total() const {
     const auto total = accumulator_.total();
     return {total.begin(), total.end()};
   }
 
- private:
   std::vector<Values> memory_;
   TreeAccumulator accumulator_;
 };
@@ -140,6 +155,17 @@ TEST(TreeAccumulator, adds_one_after_another_to_the_bits_of_a_tree) {
   for (std::size_t items = 1; items <= 17; ++items) {
     const Items in = random_items(items, 300);
     EXPECT_TRUE(same_bits(Counter(items, 300).sum_of(in), reference(in))) << items << " items";
+  }
+}
+
+TEST(TreeAccumulator, may_end_early_to_the_same_bits) {
+  for (std::size_t foreseen = 2; foreseen <= 17; ++foreseen) {
+    Counter counter(foreseen, 100);
+    for (std::size_t items = 1; items < foreseen; ++items) {
+      const Items in = random_items(items, 100);
+      EXPECT_TRUE(same_bits(counter.sum_that_ends_early(in), reference(in)))
+          << items << " items of " << foreseen;
+    }
   }
 }
 

@@ -6,6 +6,8 @@
 //   sums()             one small message: losses, token counts, the squared norm
 //   for_each_update()  the optimizer's fused pass over what this rank holds, writing new weights
 //   publish()          all ranks see them
+//
+// For a loop that is not the engine's, accumulate() exists in pieces (EngineOptions::dealt).
 #pragma once
 
 #include "trireme/base/units.hpp"
@@ -13,6 +15,7 @@
 #include "trireme/memory/tier_file.hpp"
 #include "trireme/parallel/deferred.hpp"
 #include "trireme/parallel/disk.hpp"
+#include "trireme/parallel/dispatch.hpp"
 #include "trireme/parallel/layout.hpp"
 #include "trireme/parallel/micro_batches.hpp"
 #include "trireme/parallel/norms.hpp"
@@ -39,10 +42,12 @@ struct EngineOptions {
   UnitOptions units;
   at::ScalarType compute = at::kBFloat16;  // kBFloat16, kHalf or kFloat
   std::int64_t num_micro_batches = 1;      // per step, over all ranks
-  int num_moments = 2;                     // what the optimizer keeps; at most kMaxMoments
-  at::ScalarType moments = at::kFloat;     // their type: kFloat or kBFloat16
-  int num_norm_groups = 1;                 // groups of parameters whose norms are told apart
-  NormGroupOf norm_group_of = {};          // needed for more than one
+  // Micro-batches are dealt to ranks in turn: for begin_step() instead of accumulate().
+  bool dealt = false;
+  int num_moments = 2;                  // what the optimizer keeps; at most kMaxMoments
+  at::ScalarType moments = at::kFloat;  // their type: kFloat or kBFloat16
+  int num_norm_groups = 1;              // groups of parameters whose norms are told apart
+  NormGroupOf norm_group_of = {};       // needed for more than one
   // How sums of gradients travel between nodes: kFloat, or kBFloat16, where each node's partial sum
   // is rounded once. Added is in fp32.
   at::ScalarType reduce = at::kFloat;
@@ -149,6 +154,22 @@ class Engine {
   // 0: as usual.
   void accumulate(Step step, const std::function<MicroBatchLoss(std::int64_t)>& loss_of,
                   std::int64_t num_micro_batches = 0);
+  // accumulate() in pieces, for loops that come to their micro-batches as they go. Every rank calls
+  // them equally often; turn t of rank r is micro-batch t * ranks + r of the step. Between begin and
+  // end of a micro-batch lie its forward and its backward. A micro-batch that does not count
+  // contributes nothing. The step may end before it had as many turns as it could.
+  void begin_step(Step step);  // at most num_micro_batches / ranks turns
+  void begin_micro_batch(bool counts = true);
+  void end_micro_batch(const MicroBatchLoss& result);
+  void end_step();  // @collective
+  // @collective. In place of sums(): forgets the gradients of a step that has ended.
+  void discard();
+  // Before a forward without gradients, outside evaluate().
+  void begin_evaluation();
+  // Whom to show the operators of forward and backward (ObserveOperators) outside accumulate() and
+  // evaluate(); null where weights stay in memory.
+  OperatorObserver* observer();
+
   // @collective.
   StepSums sums(const RankNote& note = {});
   // Calls `update` for every part that this rank holds state for and that trains. With kRead,

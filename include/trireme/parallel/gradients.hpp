@@ -21,6 +21,7 @@ namespace trireme::parallel {
 
 struct GradientOptions {
   std::int64_t num_micro_batches = 1;  // the most that a step has
+  bool dealt = false;                  // in turn (deal_micro_batches)
   DiskOptions disk;                    // for sums of shards
   bool narrow = false;                 // partial sums travel between nodes in bf16
 };
@@ -45,6 +46,9 @@ class Gradients {
   void set_idle(std::function<void()> idle) { idle_ = std::move(idle); }
   // @collective. After the turns of a round; after the last round sums are readable.
   virtual void end_round() = 0;
+  // @collective. Ends a step after fewer rounds, or fewer turns of its last round, than begin_step()
+  // was told; end_round() was called for the last one.
+  virtual void finish() = 0;
 
   // Returns the sum over the global batch for a range of a unit, which lies in one part that this
   // rank updates. Valid until the next call.

@@ -37,6 +37,10 @@ struct Assignment {
 Assignment assign_micro_batches(std::int64_t num_micro_batches, int num_ranks, int team_size,
                                 Rank rank);
 
+// For a loop that deals micro-batches to ranks in turn: in turn t, rank r computes t * num_ranks + r.
+// At most `max_turns` a step; ranks that add together do so after every turn.
+Assignment deal_micro_batches(std::int64_t max_turns, int num_ranks, int team_size, Rank rank);
+
 // Throws Config when a step has fewer micro-batches than there are ranks.
 void require_work_for_all(std::int64_t num_micro_batches, int num_ranks);
 

@@ -26,17 +26,28 @@ class TreeAccumulator {
   // Call when the item is in place: carries full levels upward, and after the last one gathers all
   // into the top level.
   void advance();
+  // Ends with what was added so far, one item at least, where that is less than was foreseen. Returns
+  // whether there was anything to do: the second time there is not.
+  bool finish();
   // Starts over.
-  void restart() { count_ = 0; }
+  void restart() {
+    count_ = 0;
+    top_ = levels_.size() - 1;
+    finished_ = false;
+  }
+  bool begun() const { return count_ > 0; }
   bool complete() const { return count_ == items_; }
-  std::span<float> total() const { return levels_.back(); }
+  // In the top level, unless the end came early.
+  std::span<float> total() const { return levels_[top_]; }
 
  private:
-  void gather();
+  void gather(std::int64_t items);
 
   std::vector<std::span<float>> levels_;
   std::int64_t items_ = 0;
   std::int64_t count_ = 0;
+  std::size_t top_ = 0;  // the level of the total
+  bool finished_ = false;
 };
 
 }  // namespace trireme::parallel
