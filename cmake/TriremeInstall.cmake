@@ -34,6 +34,10 @@ function(trireme_install)
   if(TARGET trireme_dep::uring)
     set(TRIREME_HAS_IO_URING ON)
   endif()
+  set(TRIREME_HAS_DEVICE OFF)
+  if(TARGET trireme_dep::nccl)
+    set(TRIREME_HAS_DEVICE ON)
+  endif()
   configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/trireme-config.cmake.in"
     "${PROJECT_BINARY_DIR}/generated/trireme-config.cmake" INSTALL_DESTINATION ${package})
   write_basic_package_version_file("${PROJECT_BINARY_DIR}/generated/trireme-config-version.cmake"

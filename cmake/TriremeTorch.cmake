@@ -1,7 +1,7 @@
 # Finds LibTorch and defines trireme_dep::torch without torch's own find_package.
 #
 # LibTorch's config insists on a CUDA toolkit whenever its libraries were built with CUDA, even where only the CPU part
-# is used. Trireme links libtorch_cpu and libc10 (and their CUDA halves with TRIREME_WITH_CUDA) and nothing else.
+# is used. Trireme links libtorch_cpu and libc10 (and their CUDA halves with TRIREME_WITH_CUDA=ON) and nothing else.
 # Accepted layouts: DIR/{include,lib}, which official LibTorch archives, an installed `torch` Python package and
 # .deps/libtorch-<version> (made by `./bootstrap deps`) all have.
 
@@ -71,7 +71,7 @@ endif()
 set(torch_libraries "")
 if(torch_root AND NOT torch_setting)
   list(APPEND torch_libraries "${TRIREME_TORCH_CPU}" "${TRIREME_TORCH_C10}")
-  if(TRIREME_WITH_CUDA)
+  if(TRIREME_CUDA_DEMANDED)
     find_library(TRIREME_TORCH_CUDA torch_cuda PATHS "${torch_root}/lib" NO_DEFAULT_PATH NO_CACHE)
     find_library(TRIREME_TORCH_C10_CUDA c10_cuda PATHS "${torch_root}/lib" NO_DEFAULT_PATH NO_CACHE)
     if(TRIREME_TORCH_CUDA AND TRIREME_TORCH_C10_CUDA)
