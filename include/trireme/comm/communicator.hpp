@@ -66,6 +66,7 @@ class Communicator {
   const void* native() const;
 
  private:
+  friend class DeviceGroup;
   friend class Transfers;
   std::unique_ptr<Impl> impl_;
 };
