@@ -29,7 +29,38 @@ void check_next(const FileMap& map, std::size_t tensor, std::uint64_t expected,
                             map.spec(tensor).path, std::min(expected, found) / size));
 }
 
+// Within one block: `begin` counts from the start of the tensor.
+void stage_block(const Segment& segment, std::uint64_t done, std::uint64_t begin,
+                 std::span<std::byte> into, std::vector<CrcPiece>& pieces) {
+  const bool continues = !pieces.empty() && pieces.back().tensor == segment.tensor &&
+                         pieces.back().begin + pieces.back().bytes == begin &&
+                         begin % kCrcBlock != 0;
+  if (!continues) pieces.push_back({segment.tensor, begin, 0, 0});
+  CrcPiece& piece = pieces.back();
+  const auto before = static_cast<std::uint32_t>(piece.crc);
+  if (segment.data != nullptr) {
+    piece.crc = kernels::copy_crc32c({segment.data + done, into.size()}, into, before);
+  } else {
+    segment.make(done, into);
+    piece.crc = kernels::crc32c(into, before);
+  }
+  piece.bytes += into.size();
+}
+
 }  // namespace
+
+std::size_t stage(const FileMap& map, const Segment& segment, std::uint64_t done,
+                  std::span<std::byte> into, std::vector<CrcPiece>& pieces) {
+  const std::uint64_t first = segment.offset - map.begin(segment.tensor) + done;
+  for (std::size_t at = 0; at < into.size();) {
+    const std::uint64_t begin = first + at;
+    const std::size_t count =
+        std::min<std::uint64_t>(into.size() - at, kCrcBlock - begin % kCrcBlock);
+    stage_block(segment, done + at, begin, into.subspan(at, count), pieces);
+    at += count;
+  }
+  return into.size();
+}
 
 std::vector<CrcPiece> gather_pieces(comm::Communicator& comm, std::span<const CrcPiece> mine) {
   std::vector<comm::Message> out;

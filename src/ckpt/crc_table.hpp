@@ -20,6 +20,11 @@ struct CrcPiece {
   std::uint64_t crc = 0;
 };
 
+// Copies `into.size()` bytes of a segment, from `done` of it on, and adds their checksums: one piece
+// for each block, also over several calls. Returns the number of bytes.
+std::size_t stage(const FileMap& map, const Segment& segment, std::uint64_t done,
+                  std::span<std::byte> into, std::vector<CrcPiece>& pieces);
+
 // tables[tensor][block]
 using CrcTables = std::vector<std::vector<std::uint32_t>>;
 

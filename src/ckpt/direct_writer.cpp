@@ -1,7 +1,6 @@
 #include "ckpt/direct_writer.hpp"
 
 #include "trireme/base/error.hpp"
-#include "trireme/kernels/checksum.hpp"
 
 #include <fmt/format.h>
 
@@ -117,11 +116,11 @@ class Packer {
     if (segment.offset != next_) flush();
     for (std::uint64_t done = 0; done < segment.bytes;) {
       make_room(segment.offset + done);
-      const std::uint64_t begin = segment.offset + done - map_.begin(segment.tensor);
-      const std::uint64_t count = std::min(
-          {segment.bytes - done, StagingRing::kSlotBytes - fill_, kCrcBlock - begin % kCrcBlock});
-      copy(segment, done, begin, count);
-      done += count;
+      const std::size_t count =
+          std::min<std::uint64_t>(segment.bytes - done, StagingRing::kSlotBytes - fill_);
+      done += stage(map_, segment, done, ring_.slot(slot_).subspan(fill_, count), pieces_);
+      fill_ += count;
+      next_ += count;
     }
     if (segment.end() == map_.end(segment.tensor)) pad();
   }
@@ -139,27 +138,6 @@ class Packer {
     slot_ = writer_.take();
     base_ = offset;
     next_ = offset;
-  }
-
-  // `count` bytes of the segment from `done` on, which begin at `begin` of the tensor.
-  void copy(const Segment& segment, std::uint64_t done, std::uint64_t begin, std::uint64_t count) {
-    const std::size_t tensor = segment.tensor;
-    const bool continues = !pieces_.empty() && pieces_.back().tensor == tensor &&
-                           pieces_.back().begin + pieces_.back().bytes == begin &&
-                           begin % kCrcBlock != 0;
-    if (!continues) pieces_.push_back({tensor, begin, 0, 0});
-    CrcPiece& piece = pieces_.back();
-    const std::span<std::byte> into = ring_.slot(slot_).subspan(fill_, count);
-    const auto before = static_cast<std::uint32_t>(piece.crc);
-    if (segment.data != nullptr) {
-      piece.crc = kernels::copy_crc32c({segment.data + done, count}, into, before);
-    } else {
-      segment.make(done, into);
-      piece.crc = kernels::crc32c(into, before);
-    }
-    piece.bytes += count;
-    fill_ += count;
-    next_ += count;
   }
 
   // The next tensor starts on the next border, so the rest of the block is nobody's and may be

@@ -31,6 +31,8 @@ class StagingRing {
   StagingRing() : slots_(kSlots, "staging a checkpoint") {}
 
   std::span<std::byte> slot(std::size_t index) { return slots_[index]; }
+  // All slots, one behind the other.
+  std::span<std::byte> memory() { return {slots_[0].data(), kSlots * kSlotBytes}; }
 
  private:
   Slots slots_;

@@ -13,6 +13,7 @@
 #include "ckpt/hdf5.hpp"
 #include "ckpt/io.hpp"
 #include "ckpt/manifest.hpp"
+#include "ckpt/mpiio_writer.hpp"
 #include "ckpt/plan.hpp"
 #include "ckpt/state_file.hpp"
 #include <fcntl.h>
@@ -201,13 +202,33 @@ class Save {
 
   void write(std::optional<StagingRing>& ring) {
     Written written;
+    const bool direct = options_.driver == Driver::kDirect;
     comm_.agree("checkpoint write", [&] {
       if (!ring) ring.emplace();
-      written = write_segments(io_, *ring, path_, *map_, segments_);
+      if (direct) written = write_segments(io_, *ring, path_, *map_, segments_);
     });
-    if (!written.direct) notes_.push_back("no O_DIRECT here: written through the page cache");
+    if (!direct) {
+      if (options_.mpiio.transfer == Transfer::kCollective) {
+        if (auto note = avoid_vulcan()) notes_.push_back(std::move(*note));
+      }
+      written = write_with_mpiio(io_, *ring, comm_, path_, *map_, segments_, options_.mpiio);
+      finish_file();
+    }
+    if (direct && !written.direct)
+      notes_.push_back("no O_DIRECT here: written through the page cache");
     if (!written.synced) notes_.push_back("no fsync here: a power cut may lose this checkpoint");
     pieces_ = gather_pieces(comm_, written.pieces);
+  }
+
+  // Parallel HDF5 cuts the file behind the last tensor, and may have touched its own part.
+  void finish_file() {
+    comm_.agree("checkpoint length", [&] {
+      if (!comm_.is_root()) return;
+      io_.allocate(path_, layout_.file_bytes);
+      head_crcs_ = head_crcs(path_, layout_.head_bytes);
+      const FileDescriptor file = io_.open("open", path_, O_WRONLY);
+      io_.sync("fsync", file.get(), path_);
+    });
   }
 
   void commit() {

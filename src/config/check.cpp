@@ -344,6 +344,11 @@ std::string async_problem(const Config& c) {
   return "saving while training is not in this version; set false";
 }
 
+std::string transfer_problem(const Config& c) {
+  if (c.checkpoint.driver == "mpiio" || c.checkpoint.transfer == Checkpoint().transfer) return {};
+  return "has no effect on the direct driver; remove it, or set checkpoint.driver: mpiio";
+}
+
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> table = {
       {{"model.plugin", "model.args"}, plugin_problem},
@@ -385,6 +390,7 @@ const std::vector<Rule>& rules() {
       {{"offload.work", "parallel.strategy"}, offload_work_problem},
       {{"offload.grad", "parallel.strategy"}, offload_grad_problem},
       {{"checkpoint.async"}, async_problem},
+      {{"checkpoint.transfer", "checkpoint.driver"}, transfer_problem},
   };
   return table;
 }

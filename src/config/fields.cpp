@@ -418,8 +418,15 @@ std::vector<Field> make_fields() {
         "how ranks write the checkpoint file",
         Form::kPlain,
         {},
-        {{"direct"}, {"mpiio", "mpiio is not in this version; set direct"}}},
+        {{"direct"}, {"mpiio"}}},
        at<&C::checkpoint, &Checkpoint::driver>},
+      {{"checkpoint.transfer",
+        "",
+        "how ranks call MPI-IO: each when it has something, or all together",
+        Form::kPlain,
+        {},
+        {{"independent"}, {"collective"}}},
+       at<&C::checkpoint, &Checkpoint::transfer>},
 
       // log
       {{"log.every", "steps", "steps between progress lines; metrics.jsonl has every step",

@@ -450,13 +450,21 @@ double Run::evaluate() {
   return total.loss / static_cast<double>(total.targets);
 }
 
+ckpt::SaveOptions save_options(const config::Checkpoint& checkpoint, const fs::path& folder,
+                               Step step) {
+  ckpt::SaveOptions options{folder, step, static_cast<int>(checkpoint.keep)};
+  if (checkpoint.driver == "mpiio") options.driver = ckpt::Driver::kMpiio;
+  if (checkpoint.transfer == "collective") options.mpiio.transfer = ckpt::Transfer::kCollective;
+  return options;
+}
+
 void Run::save() {
   const auto start = Clock::now();
   context_.session().node().set_place("save", state_.step);
   if (metric_schedule_) state_.schedule = metric_schedule_->state();
   state_.loss_scaler = scaler_->state();
-  const ckpt::SaveOptions options{folder_.checkpoints(), Step(state_.step),
-                                  static_cast<int>(config_.checkpoint.keep)};
+  const ckpt::SaveOptions options =
+      save_options(config_.checkpoint, folder_.checkpoints(), Step(state_.step));
   const ckpt::SaveResult saved = saver_.save(
       context_.world(),
       snapshot(*engine_, *optimizer_, state_, config::to_yaml(config_, loaded_.sources)), options);

@@ -54,10 +54,26 @@ struct Snapshot {
               // "training" holds what decides how training goes on, and nothing else
 };
 
+// Who puts the bytes into state.h5: each rank by itself past the page cache, or all of them through
+// parallel HDF5. The file is the same.
+enum class Driver { kDirect, kMpiio };
+
+// Whether parallel HDF5 is called by each rank when it has something, or by all ranks together.
+enum class Transfer { kIndependent, kCollective };
+
+struct MpiioOptions {
+  Transfer transfer = Transfer::kIndependent;
+  // HDF5 1.10 and some MPIs fail from 2 GiB on. Calls are no larger than the staging memory anyway
+  // (12 MiB); tests make them smaller.
+  Bytes most_per_call{1 << 30};
+};
+
 struct SaveOptions {
   std::filesystem::path folder;  // <run>/checkpoints
   Step step;
   int keep = 3;  // complete checkpoints to keep, the newest never removed; 0 keeps all
+  Driver driver = Driver::kDirect;
+  MpiioOptions mpiio = {};
 };
 
 // Tests only. Called before (`done` false) and after each system call of a save with its name:

@@ -167,7 +167,8 @@ struct Checkpoint {
   std::int64_t every = 100;  // steps; 0 = only at the end
   std::int64_t keep = 3;     // 0 = all
   bool async = false;
-  std::string driver = "direct";
+  std::string driver = "direct";         // direct | mpiio
+  std::string transfer = "independent";  // of mpiio: independent | collective
 
   bool operator==(const Checkpoint&) const = default;
 };
