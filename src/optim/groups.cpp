@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <regex>
+#include <unordered_set>
 
 namespace trireme::optim {
 
@@ -33,7 +34,16 @@ Group filled(const Group& base, const GroupRule& rule) {
 }  // namespace
 
 struct Groups::Patterns {
-  std::vector<std::regex> of_rule;
+  // Either names or an expression.
+  struct Pattern {
+    std::unordered_set<std::string> names;
+    std::regex expression;
+
+    bool matches(const std::string& name) const {
+      return names.empty() ? std::regex_search(name, expression) : names.contains(name);
+    }
+  };
+  std::vector<Pattern> of_rule;
 };
 
 Groups::~Groups() = default;
@@ -46,7 +56,8 @@ Groups::Groups(const Group& base, std::vector<GroupRule> rules)
   for (std::size_t r = 0; r < rules_.size(); ++r) {
     const GroupRule& rule = rules_[r];
     try {
-      patterns_->of_rule.emplace_back(rule.match);
+      patterns_->of_rule.push_back(
+          {{rule.names.begin(), rule.names.end()}, std::regex(rule.match)});
     } catch (const std::regex_error& error) {
       problems.push_back(fmt::format("optimizer.groups.{}.match: '{}' is no regular expression: {}",
                                      r, rule.match, error.what()));
@@ -63,9 +74,8 @@ Groups::Groups(const Group& base, std::vector<GroupRule> rules)
 }
 
 std::size_t Groups::find(const std::string& name) const {
-  const auto found = std::ranges::find_if(patterns_->of_rule, [&](const std::regex& pattern) {
-    return std::regex_search(name, pattern);
-  });
+  const auto found = std::ranges::find_if(
+      patterns_->of_rule, [&](const Patterns::Pattern& pattern) { return pattern.matches(name); });
   if (found == patterns_->of_rule.end()) return 0;
   return static_cast<std::size_t>(found - patterns_->of_rule.begin()) + 1;
 }
@@ -84,8 +94,9 @@ void Groups::require_effect(std::span<const NamedShape> parameters) const {
   for (const NamedShape& parameter : parameters) names.push_back(parameter.name);
   for (std::size_t r = 0; r < rules_.size(); ++r) {
     if (fallen[r + 1] > 0) continue;
-    const std::regex& pattern = patterns_->of_rule[r];
-    const auto matches = [&](const std::string& name) { return std::regex_search(name, pattern); };
+    const auto matches = [&](const std::string& name) {
+      return patterns_->of_rule[r].matches(name);
+    };
     const auto first = std::ranges::find_if(names, matches);
     if (first != names.end()) {
       problems.push_back(

@@ -90,8 +90,12 @@ struct Optimizer::Impl {
     }
   }
 
-  Rule rule(const Group& group, const UpdateStep& step) const {
-    const double rate = step.rate ? step.rate(group.lr) : group.lr;
+  static double rate_of(const Group& group, std::size_t index, const UpdateStep& step) {
+    if (!step.rates.empty()) return step.rates.at(index);
+    return step.rate ? step.rate(group.lr) : group.lr;
+  }
+
+  Rule rule(const Group& group, double rate, const UpdateStep& step) const {
     const double beta1 = step.momentum.value_or(group.betas[0]);
     const double beta2 = step.beta2.value_or(group.betas[1]);
     if (kind == Kind::kSgd) {
@@ -135,7 +139,7 @@ struct Optimizer::Impl {
     const double norm = std::sqrt(sums.square_norms.at(norm_group)) * step.grad_scale;
     const double clip = clip_coefficient(norm, groups.clip_norm(group.norm_group));
     return {.scale = static_cast<float>(step.grad_scale * clip),
-            .clip_value = static_cast<float>(options.clip_value),
+            .clip_value = static_cast<float>(step.clip_value.value_or(options.clip_value)),
             .maximize = options.maximize,
             .rounding = mix(mix(options.seed, stream_key(0, "moments")),
                             static_cast<std::uint64_t>(step.number))};
@@ -145,9 +149,9 @@ struct Optimizer::Impl {
                        const UpdateStep& step) {
     std::vector<Rule> rules;
     std::vector<kernels::GradientTreatment> treatments;
-    for (const Group& group : groups.all()) {
-      rules.push_back(rule(group, step));
-      treatments.push_back(treatment(group, sums, step));
+    for (std::size_t g = 0; g < groups.all().size(); ++g) {
+      rules.push_back(rule(groups[g], rate_of(groups[g], g, step), step));
+      treatments.push_back(treatment(groups[g], sums, step));
     }
     engine.for_each_update([&](const parallel::UpdatePiece& piece) {
       const std::size_t g = group_of.at(piece.parameter);

@@ -150,6 +150,7 @@ struct Engine::Impl {
   std::size_t round = 0;
   std::size_t turn = 0;  // of the round; behind its last one the round is over
   bool counts = true;    // the micro-batch at hand
+  bool open = false;     // between its begin and its end
   double comm_seconds = 0;
 
   Impl(comm::Session& session, const ModuleTree& tree, const EngineOptions& options)
@@ -239,10 +240,18 @@ struct Engine::Impl {
   void take_gradients_of(const at::Tensor& parameter, std::size_t unit, std::size_t slot) {
     torch::autograd::impl::set_post_acc_grad_hooks(
         parameter, std::make_unique<TakeGradient>([this, unit, slot](const at::Tensor& gradient) {
+          if (options.dealt && !open) throw_late(unit, slot);
           const auto start = Clock::now();
           gradients->take(unit, slot, gradient);
           comm_seconds += seconds_since(start);
         }));
+  }
+
+  [[noreturn]] void throw_late(std::size_t unit, std::size_t slot) const {
+    throw Error(ErrorKind::kConfig,
+                fmt::format("a gradient reached {} outside of a micro-batch of its model",
+                            units[unit].names[slot]),
+                "run forward through what prepare() returned, once for every backward");
   }
 
   // Observes operators only where weights come and go.
@@ -371,15 +380,19 @@ void Engine::begin_micro_batch(bool counts) {
   ensure(engine.round < engine.assignment.rounds.size(), "a step has no more turns than foreseen");
   engine.session.node().set_place("forward", engine.current_step);
   engine.counts = counts;
+  engine.open = true;
   engine.gradients->begin_turn(!counts);
   engine.buffers.begin_micro_batch();
   engine.weights->begin_pass(Pass::kTraining);
 }
 
+bool Engine::has_gradients() const { return impl_->open && impl_->gradients->any_taken(); }
+
 void Engine::end_micro_batch(const MicroBatchLoss& result) {
   Impl& engine = *impl_;
   const auto& round = engine.assignment.rounds[engine.round];
   const std::int64_t index = round[engine.turn];
+  engine.open = false;
   if (engine.counts)
     engine.losses.push_back({index, result.num_targets, result.loss.item<double>()});
   engine.buffers.end_micro_batch(index, engine.counts);

@@ -47,6 +47,12 @@ void Gradients::take(std::size_t unit, std::size_t slot, const at::Tensor& gradi
   take_trained(unit, slot, gradient);
 }
 
+bool Gradients::any_taken() const {
+  return std::ranges::any_of(taken_, [](const std::vector<bool>& slots) {
+    return std::find(slots.begin(), slots.end(), true) != slots.end();
+  });
+}
+
 void Gradients::end_turn() {
   for (std::size_t u = layout_.units().size(); u-- > 0;) {
     if (!layout_.unit(u).trains) continue;

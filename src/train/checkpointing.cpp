@@ -9,11 +9,21 @@ namespace trireme::train {
 
 namespace {
 
-constexpr const char* kModel = "/model/";
+// Where a model's tensors are.
+struct Folders {
+  std::string model;
+  std::string optimizer;
 
-std::string in_optimizer(const std::string& slot, const std::string& parameter) {
-  return fmt::format("/optimizer/{}/{}", slot, parameter);
-}
+  explicit Folders(int place)
+      : model(place == 0 ? "/model/" : fmt::format("/model_{}/", place)),
+        optimizer(place == 0 ? "/optimizer/" : fmt::format("/optimizer_{}/", place)) {}
+
+  std::string in_optimizer(const std::string& slot, const std::string& parameter) const {
+    return fmt::format("{}{}/{}", optimizer, slot, parameter);
+  }
+  bool is_model(const std::string& path) const { return path.starts_with(model); }
+  bool is_optimizer(const std::string& path) const { return path.starts_with(optimizer); }
+};
 
 // Every tensor that a checkpoint of this run has, and this rank's parts of them: all that it holds,
 // or only what it owns, so that all ranks' parts tile each tensor once.
@@ -31,21 +41,25 @@ struct Content {
   std::vector<Part> parts;
 };
 
-Content content_of(parallel::Engine& engine, optim::Optimizer& optimizer, bool owned) {
+Content content_of(const Stored& stored, bool owned) {
   Content content;
+  parallel::Engine& engine = stored.engine;
+  const Folders folders(stored.place);
   const auto parameters = engine.parameters();
-  const std::vector<std::string> moments = optimizer.moment_names();
+  const std::vector<std::string> moments =
+      stored.optimizer == nullptr ? std::vector<std::string>{} : stored.optimizer->moment_names();
   const ckpt::DType moment_type =
       engine.moments() == at::kBFloat16 ? ckpt::DType::kBFloat16 : ckpt::DType::kFloat32;
   for (const parallel::Slot* slot : parameters) {
-    content.tensors.push_back({kModel + slot->name, ckpt::DType::kFloat32, slot->shape});
+    content.tensors.push_back({folders.model + slot->name, ckpt::DType::kFloat32, slot->shape});
   }
   std::vector<std::vector<std::size_t>> tensor_of(moments.size());  // by moment and parameter
   for (std::size_t m = 0; m < moments.size(); ++m) {
     for (const parallel::Slot* slot : parameters) {
       tensor_of[m].push_back(content.tensors.size());
       if (!slot->trains) continue;
-      content.tensors.push_back({in_optimizer(moments[m], slot->name), moment_type, slot->shape});
+      content.tensors.push_back(
+          {folders.in_optimizer(moments[m], slot->name), moment_type, slot->shape});
     }
   }
   for (const parallel::StatePiece& piece : engine.state(owned)) {
@@ -57,15 +71,16 @@ Content content_of(parallel::Engine& engine, optim::Optimizer& optimizer, bool o
     for (std::size_t m = 0; m < moments.size(); ++m)
       add(tensor_of[m][piece.parameter], piece.moments[m], static_cast<int>(m) + 1);
   }
+  if (stored.optimizer == nullptr) return content;
   // The same on every rank: one writes it, all read it.
-  for (const optim::ExtraTensor& extra : optimizer.extra_state()) {
+  for (const optim::ExtraTensor& extra : stored.optimizer->extra_state()) {
     const std::string& parameter = parameters[extra.parameter]->name;
     if (!owned || extra.owned) {
       content.parts.push_back(
           {content.tensors.size(), 0, std::ssize(extra.values), extra.values.data()});
     }
     content.tensors.push_back(
-        {in_optimizer(extra.slot, parameter), ckpt::DType::kFloat32, extra.shape});
+        {folders.in_optimizer(extra.slot, parameter), ckpt::DType::kFloat32, extra.shape});
   }
   return content;
 }
@@ -85,19 +100,17 @@ Content content_of(parallel::Engine& engine, optim::Optimizer& optimizer, bool o
       "inspect), or another run.name");
 }
 
-bool is_model(const std::string& path) { return path.starts_with(kModel); }
-bool is_optimizer(const std::string& path) { return path.starts_with("/optimizer/"); }
-
 // Model tensors stand first in a Content.
-void keep_weights_alone(Content& content) {
-  std::erase_if(content.tensors, [](const auto& spec) { return !is_model(spec.path); });
+void keep_weights_alone(Content& content, const Folders& folders) {
+  std::erase_if(content.tensors, [&](const auto& spec) { return !folders.is_model(spec.path); });
   const std::size_t kept = content.tensors.size();
   std::erase_if(content.parts, [kept](const auto& part) { return part.tensor >= kept; });
 }
 
 // Returns where a tensor is in the file; throws for one that is absent or another.
-std::size_t locate(const ckpt::TensorSpec& wanted, const ckpt::Reader& reader) {
-  const auto refuse = is_model(wanted.path) ? throw_other_model : throw_other_optimizer;
+std::size_t locate(const ckpt::TensorSpec& wanted, const Folders& folders,
+                   const ckpt::Reader& reader) {
+  const auto refuse = folders.is_model(wanted.path) ? throw_other_model : throw_other_optimizer;
   const auto found = reader.find(wanted.path);
   if (!found) refuse(reader, fmt::format("it has no {}", wanted.path));
   const ckpt::TensorSpec& stored = reader.tensors()[*found];
@@ -112,9 +125,11 @@ std::size_t locate(const ckpt::TensorSpec& wanted, const ckpt::Reader& reader) {
 }
 
 // What the file has beside what this run has.
-void refuse_more(const Content& content, const ckpt::Reader& reader) {
-  const auto count = [](const std::vector<ckpt::TensorSpec>& specs,
-                        bool (*is)(const std::string&)) {
+void refuse_more(const Content& content, const Folders& folders, const ckpt::Reader& reader) {
+  using Specs = std::vector<ckpt::TensorSpec>;
+  const auto is_model = [&](const std::string& path) { return folders.is_model(path); };
+  const auto is_optimizer = [&](const std::string& path) { return folders.is_optimizer(path); };
+  const auto count = [](const Specs& specs, const auto& is) {
     return std::ranges::count_if(specs, is, &ckpt::TensorSpec::path);
   };
   const auto in_model = count(reader.tensors(), is_model);
@@ -169,41 +184,73 @@ ckpt::Extent for_loading(parallel::Engine& engine, const Content& content,
 
 }  // namespace
 
+namespace {
+
+void add_to(ckpt::Snapshot& result, const Stored& stored) {
+  const Content content = content_of(stored, /*owned=*/true);
+  const std::size_t before = result.tensors.size();
+  result.tensors.insert(result.tensors.end(), content.tensors.begin(), content.tensors.end());
+  for (const Content::Part& part : content.parts) {
+    result.extents.push_back(for_saving(stored.engine, content, part));
+    result.extents.back().tensor += before;
+  }
+}
+
+// `weights_alone`: the optimizer starts afresh.
+void restore_one(const Stored& stored, bool weights_alone, const ckpt::Reader& reader) {
+  Content content = content_of(stored, /*owned=*/false);
+  const Folders folders(stored.place);
+  // What several ranks hold, several ranks of a node may read.
+  const bool alone = elements_of(content) == elements_of(content_of(stored, /*owned=*/true));
+  if (weights_alone) keep_weights_alone(content, folders);
+  std::vector<std::size_t> where;
+  for (const ckpt::TensorSpec& wanted : content.tensors)
+    where.push_back(locate(wanted, folders, reader));
+  refuse_more(content, folders, reader);
+  std::vector<ckpt::Extent> extents;
+  for (const Content::Part& part : content.parts)
+    extents.push_back(for_loading(stored.engine, content, part, where[part.tensor]));
+  reader.read(extents, alone ? ckpt::PageCache::kPast : ckpt::PageCache::kThrough);
+}
+
+}  // namespace
+
 ckpt::Snapshot snapshot(parallel::Engine& engine, optim::Optimizer& optimizer,
                         const TrainingState& state, const std::string& config_yaml) {
-  const Content content = content_of(engine, optimizer, /*owned=*/true);
-  ckpt::Snapshot result;
-  result.tensors = content.tensors;
-  for (const Content::Part& part : content.parts)
-    result.extents.push_back(for_saving(engine, content, part));
+  ckpt::Snapshot result = snapshot({{engine, &optimizer}});
   result.extra = {{"training", to_json(state)}, {"config", config_yaml}};
+  return result;
+}
+
+ckpt::Snapshot snapshot(const std::vector<Stored>& models) {
+  ckpt::Snapshot result;
+  for (const Stored& stored : models) add_to(result, stored);
   return result;
 }
 
 std::optional<TrainingState> restore(parallel::Engine& engine, optim::Optimizer& optimizer,
                                      const ckpt::Reader& reader) {
-  Content content = content_of(engine, optimizer, /*owned=*/false);
-  // What several ranks hold, several ranks of a node may read.
-  const bool alone =
-      elements_of(content) == elements_of(content_of(engine, optimizer, /*owned=*/true));
   const auto training = reader.extra().find("training");
   const bool has_training = training != reader.extra().end();
+  const auto is_optimizer = [](const std::string& path) { return Folders(0).is_optimizer(path); };
   const bool has_optimizer =
       std::ranges::any_of(reader.tensors(), is_optimizer, &ckpt::TensorSpec::path);
   if (!has_training && has_optimizer) {
     throw Error(ErrorKind::kCorrupt,
                 fmt::format("{} has no extra/training", reader.path().string()));
   }
-  if (!has_training) keep_weights_alone(content);
-  std::vector<std::size_t> where;
-  for (const ckpt::TensorSpec& wanted : content.tensors) where.push_back(locate(wanted, reader));
-  refuse_more(content, reader);
-  std::vector<ckpt::Extent> extents;
-  for (const Content::Part& part : content.parts)
-    extents.push_back(for_loading(engine, content, part, where[part.tensor]));
-  reader.read(extents, alone ? ckpt::PageCache::kPast : ckpt::PageCache::kThrough);
+  restore_one({engine, &optimizer}, /*weights_alone=*/!has_training, reader);
   if (!has_training) return std::nullopt;
   return training_state_from_json(training->second);
+}
+
+void restore(const std::vector<Stored>& models, const ckpt::Reader& reader) {
+  const Folders next(static_cast<int>(models.size()));
+  const auto is_next = [&](const std::string& path) { return next.is_model(path); };
+  if (std::ranges::any_of(reader.tensors(), is_next, &ckpt::TensorSpec::path)) {
+    throw_other_model(reader, fmt::format("it has more than {} models", models.size()));
+  }
+  for (const Stored& stored : models) restore_one(stored, /*weights_alone=*/false, reader);
 }
 
 }  // namespace trireme::train

@@ -18,6 +18,7 @@ namespace trireme::optim {
 // whole name). What is not set is the optimizer's.
 struct GroupRule {
   std::string match;
+  std::vector<std::string> names = {};  // exactly these parameters, instead of a match
   std::optional<double> lr_multiplier = {};
   std::optional<std::array<double, 2>> betas = {};
   std::optional<double> eps = {};

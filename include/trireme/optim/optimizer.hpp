@@ -68,6 +68,9 @@ struct UpdateStep {
   std::int64_t number = 1;  // counts updates from 1; a skipped step is none
   double grad_scale = 1;    // what gradients are multiplied with before they are clipped
   std::function<double(double)> rate = {};  // from a group's base rate to the one of this update
+  // Rates of the groups, in the order of Groups, in place of `rate`; empty: not used.
+  std::vector<double> rates = {};
+  std::optional<double> clip_value = {};  // in place of OptimizerOptions::clip_value
   std::optional<double> momentum = {};  // instead of beta1 or momentum, where a schedule cycles it
   std::optional<double> beta2 = {};
 };

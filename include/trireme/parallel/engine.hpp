@@ -160,6 +160,8 @@ class Engine {
   // contributes nothing. The step may end before it had as many turns as it could.
   void begin_step(Step step);  // at most num_micro_batches / ranks turns
   void begin_micro_batch(bool counts = true);
+  // Whether a gradient has reached the micro-batch at hand.
+  bool has_gradients() const;
   void end_micro_batch(const MicroBatchLoss& result);
   void end_step();  // @collective
   // @collective. In place of sums(): forgets the gradients of a step that has ended.

@@ -39,6 +39,8 @@ class Gradients {
   void begin_turn(bool idle);
   void take(std::size_t unit, std::size_t slot, const at::Tensor& gradient);
   void end_turn();
+  // Whether any parameter got a gradient in this turn.
+  bool any_taken() const;
   // Takes part in the reductions that the others are ready for, without waiting. Called between
   // other work, and while waiting.
   virtual void progress() {}

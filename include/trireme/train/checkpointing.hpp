@@ -1,4 +1,5 @@
 // Between the engine, the optimizer and stored checkpoints: what is stored under which name.
+// With several models, those behind the first are /model_1, /optimizer_1 and so on.
 //   /model/<parameter>              master weights
 //   /optimizer/<slot>/<parameter>   what the optimizer keeps, by torch's names (exp_avg, ...); only
 //                                   of parameters that train
@@ -11,6 +12,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace trireme::train {
 
@@ -25,5 +27,16 @@ ckpt::Snapshot snapshot(parallel::Engine& engine, optim::Optimizer& optimizer,
 // checkpoint is of another model or optimizer, Corrupt when it is damaged.
 std::optional<TrainingState> restore(parallel::Engine& engine, optim::Optimizer& optimizer,
                                      const ckpt::Reader& reader);
+
+// A model of several, or without an optimizer. `place`: its number in the checkpoint.
+struct Stored {
+  parallel::Engine& engine;
+  optim::Optimizer* optimizer = nullptr;
+  int place = 0;
+};
+// The tensors of all of them, without texts.
+ckpt::Snapshot snapshot(const std::vector<Stored>& models);
+// As above, for all of them. Throws Config when the checkpoint has more models, or others.
+void restore(const std::vector<Stored>& models, const ckpt::Reader& reader);
 
 }  // namespace trireme::train

@@ -46,9 +46,9 @@ struct LoaderOptions {
 // How prepare() deals loaders.
 struct DataLoaderConfiguration {
   bool split_batches = false;
-  std::optional<bool> dispatch_batches;  // unset: streams are dispatched, maps are not
+  std::optional<bool> dispatch_batches = {};  // unset: streams are dispatched, maps are not
   bool even_batches = true;
-  std::optional<std::uint64_t> data_seed;  // unset: the accelerator's
+  std::optional<std::uint64_t> data_seed = {};  // unset: the accelerator's
 };
 
 namespace train {
