@@ -215,6 +215,9 @@ trireme_find_config(CLI11 CLI11 TARGETS CLI11::CLI11 NEED required PACKAGE libcl
 trireme_find_plain(hwloc HEADER hwloc.h LIBRARY hwloc PKGCONFIG hwloc NEED required PACKAGE libhwloc-dev)
 trireme_find_plain(xxhash HEADER xxhash.h LIBRARY xxhash PKGCONFIG libxxhash NEED required PACKAGE libxxhash-dev)
 
+trireme_find_plain(zlib HEADER zlib.h LIBRARY z PKGCONFIG zlib NEED required PACKAGE zlib1g-dev)
+trireme_find_plain(zstd HEADER zstd.h LIBRARY zstd PKGCONFIG libzstd NEED required PACKAGE libzstd-dev)
+
 # ---- io_uring ------------------------------------------------------------------------------------------------------
 # Offload to disk uses it where the kernel has it too, else threads that read and write. AUTO: where liburing is found.
 if(NOT DEFINED TRIREME_WITH_IO_URING)

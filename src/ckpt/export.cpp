@@ -58,6 +58,12 @@ config::Model stored_model(const Reader& reader) {
   return config::load_model(text, "extra/config of " + reader.path().string());
 }
 
+// Whether the model was trained on bytes; a mere vocabulary has no tokenizer to export.
+bool reads_bytes(const Reader& reader) {
+  return config::load_data(text_of(reader, "config"), "extra/config of " + reader.path().string())
+             .tokenizer == "bytes";
+}
+
 config::Model complete(config::Model model, const Reader& reader) {
   if (!model.plugin.empty())
     throw_no_counterpart(reader, fmt::format("its model is of the plug-in {}", model.plugin));
@@ -267,7 +273,7 @@ class Export {
     return Json{{"metadata", {{"total_size", all_bytes_}}}, {"weight_map", map}}.dump(2) + "\n";
   }
 
-  // The tokenizer is the one that came with imported weights, or the byte tokenizer.
+  // The tokenizer is the one that came with imported weights, or the byte tokenizer if that was used.
   void write_texts(const DraftFolder& draft) const {
     Json config =
         Json::parse(config::model_to_hugging_face(model_, transformers_name(options_.type)));
@@ -282,7 +288,7 @@ class Export {
     const Json special = Json::parse(text_of(reader_, kept_text(kSpecialTokens)), nullptr, false);
     if (special.is_object()) config.update(special);
     if (special.is_object()) generation.update(special);
-    if (!came_with_it) {
+    if (!came_with_it && reads_bytes(reader_)) {
       draft.write_text(std::string(kTokenizerFile), byte_tokenizer_json());
       draft.write_text("tokenizer_config.json", byte_tokenizer_config_json(model_.context));
     }

@@ -97,6 +97,19 @@ std::string train_data_problem(const Config& c) {
   return "nothing to train on; set data.train: [{path: FILE}]";
 }
 
+std::string key_problem(const std::vector<DataSource>& sources) {
+  for (const DataSource& source : sources) {
+    if (source.format == "jsonl" || source.key == DataSource().key) continue;
+    return fmt::format(
+        "key: {} of {} has no effect with format: {}; remove it, or set format: jsonl", source.key,
+        source.path, source.format);
+  }
+  return {};
+}
+
+std::string train_key_problem(const Config& c) { return key_problem(c.data.train); }
+std::string eval_key_problem(const Config& c) { return key_problem(c.data.eval); }
+
 std::string eval_fraction_problem(const Config& c) {
   if (c.data.eval.empty() || c.data.eval_fraction == defaults().data.eval_fraction) return {};
   return "has no effect because data.eval names its own files; remove one of the two";
@@ -359,6 +372,8 @@ const std::vector<Rule>& rules() {
       {{"model.rope_theta", "model.type"}, rope_theta_problem},
       {{"model.vocab", "data.tokenizer"}, vocabulary_problem},
       {{"data.train"}, train_data_problem},
+      {{"data.train"}, train_key_problem},
+      {{"data.eval"}, eval_key_problem},
       {{"data.eval_fraction", "data.eval"}, eval_fraction_problem},
       {{"train.eval_every", "data.eval", "data.eval_fraction"}, eval_data_problem},
       {{"data.sequence_length", "model.context"}, sequence_problem},

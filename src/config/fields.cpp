@@ -104,7 +104,8 @@ std::vector<Field> make_fields() {
        at<&C::model, &Model::frozen>},
 
       // data
-      {{"data.train", "files", "what to train on: a list of {path, format, weight}, or a path"},
+      {{"data.train", "files",
+        "what to train on: a list of {path, format, weight, key}, or a path"},
        at<&C::data, &Data::train>},
       {{"data.eval", "files",
         "what to evaluate on; empty: the last data.eval_fraction of data.train is held out"},
@@ -115,12 +116,10 @@ std::vector<Field> make_fields() {
         Form::kPlain,
         {.min = 0, .max = 1, .below_max = true}},
        at<&C::data, &Data::eval_fraction>},
-      {{"data.tokenizer",
-        "",
-        "how text becomes tokens; bytes: one token per byte",
-        Form::kPlain,
-        {},
-        {{"bytes"}}},
+      {{"data.tokenizer", "",
+        "how text becomes tokens; bytes: one token per byte; a number: the vocabulary of files "
+        "that hold tokens already",
+        Form::kPath},
        at<&C::data, &Data::tokenizer>},
       {{"data.sequence_length", "tokens", "length of a training sequence; at most model.context",
         Form::kPlain, between(1, 16777216)},
@@ -453,7 +452,22 @@ std::vector<Field> make_fields() {
 std::vector<SourceField> make_source_fields() {
   return {
       {{"path", "path", "file", Form::kPath}, at<&DataSource::path>},
-      {{"format", "", "text: one sample stream of bytes", Form::kPlain, {}, {{"text"}}},
+      {{"format",
+        "",
+        "text and jsonl, which may be packed (.gz, .zst); tokens: a folder that Trireme wrote; "
+        "megatron (.bin and .idx), llm.c, nanogpt (bare uint16), uint32 (bare)",
+        Form::kPlain,
+        {},
+        {{"text"},
+         {"jsonl"},
+         {"tokens"},
+         {"megatron"},
+         {"llm.c"},
+         {"nanogpt"},
+         {"uint32"},
+         {"parquet",
+          "Debian 12 has no library that reads Parquet; write JSON lines from it, such "
+          "as pandas.read_parquet(..).to_json(orient='records', lines=True)"}}},
        at<&DataSource::format>},
       {{"weight",
         "",
@@ -461,6 +475,7 @@ std::vector<SourceField> make_source_fields() {
         Form::kPlain,
         {.min = 0, .max = 1e6, .above_min = true}},
        at<&DataSource::weight>},
+      {{"key", "", "jsonl: the key of the text in each line", Form::kPath}, at<&DataSource::key>},
   };
 }
 

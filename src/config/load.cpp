@@ -462,4 +462,10 @@ Model load_model(std::string_view yaml, std::string_view name) {
   return loader.finish_section("model").model;
 }
 
+Data load_data(std::string_view yaml, std::string_view name) {
+  Loader loader;
+  loader.read_text(yaml, detail::shown(name), "data");
+  return loader.finish_section("data").data;
+}
+
 }  // namespace trireme::config

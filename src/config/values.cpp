@@ -385,8 +385,10 @@ std::string options_value(const std::map<std::string, std::string>& options) {
 }
 
 std::string source_value(const DataSource& source) {
-  return fmt::format("{{path: {}, format: {}, weight: {}}}", text_value(source.path),
-                     text_value(source.format), number_value(source.weight));
+  const std::string key =
+      source.format == "jsonl" ? fmt::format(", key: {}", text_value(source.key)) : "";
+  return fmt::format("{{path: {}, format: {}, weight: {}{}}}", text_value(source.path),
+                     text_value(source.format), number_value(source.weight), key);
 }
 
 // Only what is set.

@@ -3,8 +3,11 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/random.hpp"
 #include "trireme/base/text.hpp"
+#include "trireme/data/documents.hpp"
 #include "trireme/data/order.hpp"
+#include "trireme/data/tokenizer.hpp"
 
+#include "data/input_file.hpp"
 #include "data/token_file.hpp"
 #include <fmt/format.h>
 
@@ -18,13 +21,11 @@ namespace trireme::data {
 
 namespace {
 
-using detail::ByteFile;
-
-constexpr std::int64_t kByteVocabulary = 256;
+using detail::TokenFile;
 
 // A stretch of one source's samples and how often it occurs in an epoch.
 struct Part {
-  std::shared_ptr<const ByteFile> file;  // training and evaluation parts read the same open file
+  std::shared_ptr<const TokenFile> file;  // training and evaluation parts read the same open file
   std::uint64_t first = 0;
   std::uint64_t count = 0;
   double weight = 1.0;
@@ -53,31 +54,68 @@ std::uint64_t sample_of(const Part& part, std::uint64_t index) {
 
 class Mixture final : public Dataset {
  public:
-  Mixture(std::vector<Part> parts, std::int64_t sequence_length)
-      : parts_(std::move(parts)), sequence_length_(sequence_length) {
+  Mixture(std::vector<Part> parts, std::int64_t sequence_length, std::int64_t vocabulary)
+      : parts_(std::move(parts)), sequence_length_(sequence_length), vocabulary_(vocabulary) {
     for (const Part& part : parts_) ends_.push_back(num_samples() + occurrences(part));
   }
 
   std::uint64_t num_samples() const override { return ends_.empty() ? 0 : ends_.back(); }
   std::int64_t sequence_length() const override { return sequence_length_; }
-  std::int64_t vocabulary_size() const override { return kByteVocabulary; }
+  std::int64_t vocabulary_size() const override { return vocabulary_; }
   const std::vector<Part>& parts() const { return parts_; }
 
+  std::vector<std::uint64_t> source_sizes() const override {
+    std::vector<std::uint64_t> sizes;
+    for (const Part& part : parts_) sizes.push_back(occurrences(part));
+    return sizes;
+  }
+
   void read(std::uint64_t index, std::span<std::int64_t> tokens) const override {
-    ensure(index < num_samples(), "sample index outside the dataset");
     ensure(std::ssize(tokens) == sequence_length_ + 1, "a sample has sequence_length + 1 tokens");
+    const auto [part, first] = locate(index);
+    part->file->read(first, tokens);
+    const auto bad = std::ranges::find_if(tokens, [&](auto id) { return id >= vocabulary_; });
+    if (bad == tokens.end()) return;
+    throw Error(
+        ErrorKind::kCorrupt,
+        fmt::format("{}: token {} is {}, outside the vocabulary of {}", part->file->path().string(),
+                    first + static_cast<std::uint64_t>(bad - tokens.begin()), *bad, vocabulary_),
+        "data.tokenizer must be what the file was made with; or its format is another");
+  }
+
+  void read_documents(std::uint64_t index, std::span<std::int32_t> documents) const override {
+    const auto [part, first] = locate(index);
+    const std::span<const std::uint64_t> ends = part->file->document_ends();
+    auto end = std::ranges::upper_bound(ends, first);
+    std::int32_t number = 0;
+    for (std::size_t t = 0; t < documents.size(); ++t) {
+      if (end != ends.end() && *end == first + t) {
+        ++end;
+        ++number;
+      }
+      documents[t] = number;
+    }
+  }
+
+ private:
+  struct Location {
+    const Part* part;
+    std::uint64_t first;  // token
+  };
+
+  Location locate(std::uint64_t index) const {
+    ensure(index < num_samples(), "sample index outside the dataset");
     const auto end = std::ranges::upper_bound(ends_, index);
     const auto which = static_cast<std::size_t>(end - ends_.begin());
     const std::uint64_t begin = which == 0 ? 0 : ends_[which - 1];
     const Part& part = parts_[which];
-    const std::uint64_t sample = sample_of(part, index - begin);
-    part.file->read(sample * static_cast<std::uint64_t>(sequence_length_), tokens);
+    return {&part, sample_of(part, index - begin) * static_cast<std::uint64_t>(sequence_length_)};
   }
 
- private:
   std::vector<Part> parts_;
   std::vector<std::uint64_t> ends_;  // of each part, in occurrences
   std::int64_t sequence_length_;
+  std::int64_t vocabulary_;
 };
 
 // A stretch of a dataset that is not ours.
@@ -93,6 +131,10 @@ class Stretch final : public Dataset {
   void read(std::uint64_t index, std::span<std::int64_t> tokens) const override {
     ensure(index < count_, "sample index outside the dataset");
     whole_->read(first_ + index, tokens);
+  }
+  void read_documents(std::uint64_t index, std::span<std::int32_t> documents) const override {
+    ensure(index < count_, "sample index outside the dataset");
+    whole_->read_documents(first_ + index, documents);
   }
 
  private:
@@ -117,8 +159,58 @@ std::string unknown(std::string_view what, const std::string& word,
                      suggestion ? *suggestion : fmt::format("{}", fmt::join(known, "', '")));
 }
 
-const std::array<std::string, 1> kFormats{"text"};
-const std::array<std::string, 1> kTokenizers{"bytes"};
+const std::array<std::string, 8> kFormats{"text",  "jsonl",   "tokens", "megatron",
+                                          "llm.c", "nanogpt", "uint32", "parquet"};
+
+// Text up to this size is tokenized when it is opened; more is worth a file of tokens.
+constexpr std::uint64_t kMostTextInMemory = std::uint64_t{1} << 28;
+
+std::shared_ptr<const TokenFile> tokenize_in_memory(const SourceOptions& source,
+                                                    const Tokenizer& tokenizer) {
+  const std::uint64_t size = detail::InputFile(source.path).size();
+  if (size > kMostTextInMemory) {
+    throw Error(ErrorKind::kConfig,
+                fmt::format("{} bytes are too many to tokenize at every start; cut the file into "
+                            "several, or give files of tokens",
+                            size));
+  }
+  const auto documents = open_documents({source.path, source.format, source.key});
+  std::vector<std::uint32_t> tokens;
+  std::vector<std::uint64_t> ends;
+  for (std::string text; documents->next(text);) {
+    tokenizer.encode(text, false, tokens);
+    if (const auto end = tokenizer.end_of_text()) tokens.push_back(*end);
+    if (tokens.size() > (ends.empty() ? 0 : ends.back())) ends.push_back(tokens.size());
+  }
+  return detail::tokens_in_memory(source.path, std::move(tokens), std::move(ends),
+                                  tokenizer.vocabulary_size());
+}
+
+std::shared_ptr<const TokenFile> open_tokens(const SourceOptions& source,
+                                             const Tokenizer& tokenizer) {
+  const bool text = source.format == "text" || source.format == "jsonl";
+  if (source.format == "parquet") {
+    throw Error(ErrorKind::kConfig,
+                "Parquet is not read in this version: Debian 12 has no Arrow; write JSON lines "
+                "from it, such as pandas.read_parquet(..).to_json(orient='records', lines=True)");
+  }
+  if (text && !tokenizer.has_text()) {
+    throw Error(ErrorKind::kConfig,
+                fmt::format("text needs a tokenizer; {} is only the size of a vocabulary",
+                            tokenizer.vocabulary_size()));
+  }
+  if (source.format == "text" && tokenizer.one_token_per_byte() && !is_packed(source.path)) {
+    return detail::open_bytes(source.path);
+  }
+  if (text) return tokenize_in_memory(source, tokenizer);
+  auto file = detail::open_token_file(source.path, source.format);
+  if (file->vocabulary() > tokenizer.vocabulary_size()) {
+    throw Error(ErrorKind::kConfig,
+                fmt::format("made with a vocabulary of {}, but data.tokenizer has {} tokens",
+                            file->vocabulary(), tokenizer.vocabulary_size()));
+  }
+  return file;
+}
 
 // Returns what is wrong with a weight for `count` samples, or nothing. Epochs stay countable: 2^62
 // samples at most.
@@ -135,23 +227,32 @@ std::string weight_problem(double weight, std::uint64_t count) {
   return {};
 }
 
+// The message of an error about a file, without the path that note() puts in front of it.
+std::string about_file(const Error& error, const std::filesystem::path& path) {
+  std::string message = error.message;
+  const std::string start = path.string() + ": ";
+  if (message.starts_with(start)) message.erase(0, start.size());
+  return error.hint.empty() ? message : fmt::format("{} ({})", message, error.hint);
+}
+
 // Opens one source, or notes what is wrong with it.
-std::optional<Part> open_source(const SourceOptions& source, std::int64_t sequence_length,
-                                std::vector<std::string>& problems) {
+std::optional<Part> open_source(const SourceOptions& source, const Tokenizer* tokenizer,
+                                std::int64_t sequence_length, std::vector<std::string>& problems) {
   const auto note = [&](std::string_view problem) {
     problems.push_back(fmt::format("{}: {}", source.path.string(), problem));
   };
   const std::size_t before = problems.size();
-  if (std::ranges::find(kFormats, source.format) == kFormats.end()) {
-    note(unknown("format", source.format, kFormats));
-  }
+  const bool known = std::ranges::find(kFormats, source.format) != kFormats.end();
+  if (!known) note(unknown("format", source.format, kFormats));
   Part part{.file = nullptr, .weight = source.weight};
   std::uint64_t tokens = 0;
   try {
-    part.file = std::make_shared<const ByteFile>(source.path);
+    // Without a tokenizer, or a format, the file can still be missing.
+    part.file = known && tokenizer != nullptr ? open_tokens(source, *tokenizer)
+                                              : detail::open_bytes(source.path);
     tokens = part.file->num_tokens();
   } catch (const Error& error) {
-    note(error.message);
+    note(about_file(error, source.path));
   }
   const auto length = static_cast<std::uint64_t>(sequence_length);
   if (part.file && tokens == 0) {
@@ -203,8 +304,10 @@ Split split_mixture(const Mixture& whole, double fraction) {
     train.push_back(std::move(kept));
   }
   throw_if_any(problems);
-  return {std::make_shared<const Mixture>(std::move(train), whole.sequence_length()),
-          std::make_shared<const Mixture>(std::move(eval), whole.sequence_length())};
+  return {std::make_shared<const Mixture>(std::move(train), whole.sequence_length(),
+                                          whole.vocabulary_size()),
+          std::make_shared<const Mixture>(std::move(eval), whole.sequence_length(),
+                                          whole.vocabulary_size())};
 }
 
 Split split_any(const std::shared_ptr<const Dataset>& whole, double fraction) {
@@ -222,23 +325,34 @@ Split split_any(const std::shared_ptr<const Dataset>& whole, double fraction) {
 
 }  // namespace
 
+std::span<const std::string> formats() { return kFormats; }
+
+void Dataset::read_documents(std::uint64_t /*index*/, std::span<std::int32_t> documents) const {
+  std::ranges::fill(documents, 0);
+}
+
 std::shared_ptr<const Dataset> open(const DatasetOptions& options) {
   std::vector<std::string> problems;
   if (options.sources.empty()) problems.emplace_back("no data sources are given");
   if (options.sequence_length < 1) {
     problems.push_back(fmt::format("sequence_length {} is less than 1", options.sequence_length));
   }
-  if (std::ranges::find(kTokenizers, options.tokenizer) == kTokenizers.end()) {
-    problems.push_back(unknown("tokenizer", options.tokenizer, kTokenizers));
+  std::shared_ptr<const Tokenizer> tokenizer;
+  try {
+    tokenizer = load_tokenizer(options.tokenizer);
+  } catch (const Error& error) {
+    problems.push_back(error.hint.empty() ? error.message
+                                          : fmt::format("{}; {}", error.message, error.hint));
   }
   std::vector<Part> parts;
   for (const SourceOptions& source : options.sources) {
-    if (auto part = open_source(source, options.sequence_length, problems)) {
+    if (auto part = open_source(source, tokenizer.get(), options.sequence_length, problems)) {
       parts.push_back(*std::move(part));
     }
   }
   throw_if_any(problems);
-  return std::make_shared<const Mixture>(std::move(parts), options.sequence_length);
+  return std::make_shared<const Mixture>(std::move(parts), options.sequence_length,
+                                         tokenizer->vocabulary_size());
 }
 
 Split split(std::shared_ptr<const Dataset> whole, double fraction) {

@@ -51,16 +51,23 @@ std::uint64_t Permutation::operator()(std::uint64_t index) const {
 }
 
 SampleOrder::SampleOrder(std::uint64_t num_samples, std::uint64_t seed, bool shuffle)
-    : num_samples_(checked_size(num_samples)), seed_(seed), shuffle_(shuffle) {}
+    : SampleOrder(std::span(&num_samples, 1), seed, shuffle) {}
+
+SampleOrder::SampleOrder(std::span<const std::uint64_t> counts, std::uint64_t seed, bool shuffle)
+    : sources_(counts), seed_(seed), shuffle_(shuffle) {}
 
 std::uint64_t SampleOrder::sample_at(std::uint64_t position) const {
-  const std::uint64_t index = position % num_samples_;
-  if (!shuffle_) return index;
-  return Permutation(num_samples_, stream_key(seed_, "epoch") + epoch_of(position))(index);
+  const auto [source, index] = sources_.at(position % sources_.size());
+  const std::uint64_t begin = sources_.begin(source);
+  if (!shuffle_) return begin + index;
+  // Sources of one length must not be read in one order; the first is read as it would be alone.
+  const std::uint64_t epoch = stream_key(seed_, "epoch") + epoch_of(position);
+  const std::uint64_t key = source == 0 ? epoch : mix(epoch, source);
+  return begin + Permutation(sources_.count(source), key)(index);
 }
 
 std::uint64_t SampleOrder::epoch_of(std::uint64_t position) const {
-  return position / num_samples_;
+  return position / sources_.size();
 }
 
 }  // namespace trireme::data

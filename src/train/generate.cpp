@@ -34,6 +34,17 @@ config::Model stored_model(const ckpt::Reader& reader) {
   return config::load_model(text->second, "extra/config of " + reader.path().string());
 }
 
+void require_bytes(const ckpt::Reader& reader) {
+  const auto text = reader.extra().find("config");
+  const config::Data data =
+      config::load_data(text->second, "extra/config of " + reader.path().string());
+  if (data.tokenizer == "bytes") return;
+  throw Error(ErrorKind::kConfig,
+              fmt::format("generate: the model reads tokens of '{}', which have no text here",
+                          data.tokenizer),
+              "only models of data.tokenizer: bytes can be given a prompt");
+}
+
 std::shared_ptr<model::LanguageModel> load_model(const ckpt::Reader& reader,
                                                  const config::Model& shape) {
   auto network = model::make(shape);
@@ -77,6 +88,7 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
   check(options);
   const ckpt::Reader reader(ckpt::resolve(options.checkpoint));
   const config::Model shape = stored_model(reader);
+  require_bytes(reader);
   const auto network = load_model(reader, shape);
   const at::NoGradGuard no_grad;
   // The byte tokenizer: a token is a byte. A text needs a first token to go on from.

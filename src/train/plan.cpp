@@ -1,5 +1,6 @@
 #include "trireme/train/plan.hpp"
 
+#include "trireme/data/tokenizer.hpp"
 #include "trireme/model/language_model.hpp"
 #include "trireme/obs/table.hpp"
 #include "trireme/parallel/activations.hpp"
@@ -49,7 +50,8 @@ TrainPlan plan(const config::Config& config, const parallel::Machine& machine) {
   parallel::require_work_for_all(config.train.global_batch_size / config.train.micro_batch_size,
                                  machine.num_ranks);
   config::Model shape = config.model;
-  if (shape.vocab == 0) shape.vocab = 256;  // of the byte tokenizer
+  if (shape.vocab == 0)
+    shape.vocab = data::load_tokenizer(config.data.tokenizer)->vocabulary_size();
   shape = model::resolved(shape);
   std::shared_ptr<model::LanguageModel> model;
   const parallel::DeferredModule module(config.run.seed, [&] {

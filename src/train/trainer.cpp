@@ -39,7 +39,7 @@ data::DatasetOptions dataset_options(const config::Data& data,
                                      const std::vector<config::DataSource>& sources) {
   data::DatasetOptions options;
   for (const config::DataSource& source : sources)
-    options.sources.push_back({source.path, source.format, source.weight});
+    options.sources.push_back({source.path, source.format, source.key, source.weight});
   options.tokenizer = data.tokenizer;
   options.sequence_length = data.sequence_length;
   return options;
@@ -168,7 +168,8 @@ void Run::make_schedule() {
 
 void Run::build() {
   const std::int64_t micro_batch_size = config_.train.micro_batch_size;
-  const data::SampleOrder order(data_.train->num_samples(), config_.run.seed, config_.data.shuffle);
+  const data::SampleOrder order(data_.train->source_sizes(), config_.run.seed,
+                                config_.data.shuffle);
   train_batches_.emplace(data::Batches(data_.train, order, micro_batch_size));
   if (data_.eval != nullptr) {
     const std::uint64_t samples = data_.eval->num_samples();

@@ -96,7 +96,8 @@ TEST(ConfigCheck, refuses_what_this_version_does_not_have_and_says_what_to_set) 
        "offload.work: nvme needs weights in shards, which zero2 has not"},
       {"parallel: {strategy: zero1}\noffload: {grad: nvme, nvme_path: /nvme}",
        "offload.grad: nvme needs gradients in shards, which zero1 has not"},
-      {"offload: {nvme_path: /nvme}", "offload.nvme_path: has no effect, because nothing is offloaded"},
+      {"offload: {nvme_path: /nvme}",
+       "offload.nvme_path: has no effect, because nothing is offloaded"},
       {"checkpoint: {async: true}",
        "checkpoint.async: saving while training is not in this version; set false"},
       {"checkpoint: {transfer: collective}",
@@ -116,7 +117,12 @@ TEST(ConfigCheck, suggests_the_nearest_word) {
   expect_contains(problems_with_data("stop: {signals: [TERM, TERM]}"),
                   "stop.signals: names 'TERM' twice");
   expect_contains(problems("data: {train: [{path: a, format: parquet}]}"),
-                  "data.train.0.format: unknown value 'parquet'; allowed: text");
+                  "data.train.0.format: Debian 12 has no library that reads Parquet");
+  expect_contains(problems("data: {train: [{path: a, format: jsonn}]}"), "did you mean 'jsonl'?");
+  expect_contains(problems("data: {train: [{path: a, key: body}]}"),
+                  "key: body of a has no effect with format: text");
+  EXPECT_EQ(problems("data: {train: [{path: a, format: jsonl, key: body}], tokenizer: bytes}"), "");
+  EXPECT_EQ(problems("data: {train: [{path: a, format: nanogpt}], tokenizer: 50257}"), "");
 }
 
 TEST(ConfigCheck, refuses_values_out_of_range) {

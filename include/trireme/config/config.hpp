@@ -48,6 +48,7 @@ struct DataSource {
   std::string path;
   std::string format = "text";
   double weight = 1.0;
+  std::string key = "text";  // jsonl: of the text in each line
 
   bool operator==(const DataSource&) const = default;
 };
@@ -56,7 +57,7 @@ struct Data {
   std::vector<DataSource> train;
   std::vector<DataSource> eval;  // empty: the last eval_fraction of train is held out
   double eval_fraction = 0.01;
-  std::string tokenizer = "bytes";
+  std::string tokenizer = "bytes";  // or a number: the vocabulary of files that hold tokens
   std::int64_t sequence_length = 256;
   bool shuffle = true;
 

@@ -36,6 +36,8 @@ Loaded load_text(std::string_view yaml, std::string_view name,
 // Returns the model of a configuration that is stored with its weights. The other sections are of
 // the run that it was written for, perhaps by another version, and are passed over.
 Model load_model(std::string_view yaml, std::string_view name);
+// The same of what it was trained on.
+Data load_data(std::string_view yaml, std::string_view name);
 
 // Returns what is wrong with a Config however it was made, each as "place: path: problem" (empty =
 // fine): values out of range, combinations that cannot work, and values of the design that this

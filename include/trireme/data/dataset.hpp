@@ -19,7 +19,8 @@ namespace trireme::data {
 
 struct SourceOptions {
   std::filesystem::path path;
-  std::string format = "text";  // "text": UTF-8 or any bytes; one token per byte
+  std::string format = "text";  // a name of formats()
+  std::string key = "text";     // jsonl: of the text in each line
   // How often this source's samples occur in an epoch: 2 = each twice, 0.25 = a quarter of
   // them, 1.5 = all and a half again. The part is chosen pseudo-randomly over the whole source, and
   // is the same in every epoch and every run.
@@ -28,6 +29,7 @@ struct SourceOptions {
 
 struct DatasetOptions {
   std::vector<SourceOptions> sources;
+  // "bytes", or a number: the vocabulary of files that hold tokens already (see tokenizer.hpp).
   std::string tokenizer = "bytes";
   std::int64_t sequence_length = 256;
 };
@@ -38,14 +40,23 @@ class Dataset {
   virtual std::uint64_t num_samples() const = 0;
   virtual std::int64_t sequence_length() const = 0;
   virtual std::int64_t vocabulary_size() const = 0;
+  // Samples of each source; one source's lie behind the other's.
+  virtual std::vector<std::uint64_t> source_sizes() const { return {num_samples()}; }
   // Writes sequence_length + 1 token ids of sample `index` < num_samples(). May be called from
   // several threads. Throws Io when the file cannot be read or has become shorter since it was
   // opened.
   virtual void read(std::uint64_t index, std::span<std::int64_t> tokens) const = 0;
+  // Writes, for each of the sample's sequence_length + 1 tokens, the number of its document within
+  // the sample, counted from 0: what block-diagonal attention and masks of the loss are made from.
+  // Sources that know no documents are one.
+  virtual void read_documents(std::uint64_t index, std::span<std::int32_t> documents) const;
 };
 
-// Opens the sources. Throws Config for a missing, empty or unreadable file, an unknown format or
-// tokenizer, a weight that is no positive number or takes no sample, and text shorter than one
+// The names of the formats that open() takes, such as "jsonl".
+std::span<const std::string> formats();
+
+// Opens the sources. Throws Config for a missing, empty, damaged or unreadable file, an unknown
+// format or tokenizer, a weight that is no positive number or takes no sample, and text shorter than one
 // sample, naming file and sizes; all problems in one error.
 std::shared_ptr<const Dataset> open(const DatasetOptions& options);
 

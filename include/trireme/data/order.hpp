@@ -2,7 +2,10 @@
 // position is reached in O(1) and no rank count enters it.
 #pragma once
 
+#include "trireme/data/interleave.hpp"
+
 #include <cstdint>
+#include <span>
 
 namespace trireme::data {
 
@@ -21,15 +24,18 @@ class Permutation {
 };
 
 // Maps a position in the endless stream of samples (counted from 0 over all epochs) to a sample of
-// the dataset.
+// the dataset. Samples of several sources take turns in exact proportions (see Interleave); the
+// order is random within each source.
 class SampleOrder {
  public:
   SampleOrder(std::uint64_t num_samples, std::uint64_t seed, bool shuffle = true);
+  // counts: samples of each source, which lie one source behind the other in the dataset.
+  SampleOrder(std::span<const std::uint64_t> counts, std::uint64_t seed, bool shuffle = true);
   std::uint64_t sample_at(std::uint64_t position) const;
   std::uint64_t epoch_of(std::uint64_t position) const;
 
  private:
-  std::uint64_t num_samples_;
+  Interleave sources_;
   std::uint64_t seed_;
   bool shuffle_;
 };
