@@ -92,7 +92,13 @@ void ShardSums::add(std::size_t unit, std::span<const float> item) {
 std::span<float> ShardSums::total(std::size_t unit) {
   bring_in(unit);
   TreeAccumulator& counter = counters_[unit];
-  if (counter.finish()) changed_ = true;
+  if (!begun_[unit]) {  // this group had no turn
+    std::ranges::fill(counter.total(), 0.0F);
+    begun_[unit] = true;
+    changed_ = true;
+  } else if (counter.begun() && counter.finish()) {
+    changed_ = true;
+  }
   return counter.total();
 }
 
