@@ -115,24 +115,46 @@ struct Session::Impl {
   NodeGroup::Impl* node_impl = nullptr;
   std::unique_ptr<NodeGroup> node;
   std::unique_ptr<Communicator> world;
+
+  // @collective.
+  void connect(CommHandle world_comm, CommHandle node_comm, std::chrono::duration<double> timeout);
 };
+
+void Session::Impl::connect(CommHandle world_comm, CommHandle node_comm,
+                            std::chrono::duration<double> timeout) {
+  topology = find_topology(world_comm.get(), node_comm.get());
+  std::vector<int> world_ranks;
+  const int first = topology.first_rank[static_cast<std::size_t>(topology.node)];
+  for (int local = 0; local < topology.ranks_on(topology.node); ++local) {
+    world_ranks.push_back(first + local);
+  }
+  auto made = make_node_group(std::move(node_comm), std::move(world_ranks), timeout);
+  node_impl = made.get();
+  node = std::make_unique<NodeGroup>(std::move(made));
+  world = std::make_unique<Communicator>(
+      make_communicator(std::move(world_comm), node.get(), node_impl, timeout));
+}
 
 Session::Session(int* argc, char*** argv, const SessionOptions& options)
     : impl_(std::make_unique<Impl>()) {
   impl_->owns_mpi = initialise_mpi(argc, argv);
   CommHandle node = split_by_node(options.ranks_per_node);
   CommHandle world = order_by_node(node.get());
-  impl_->topology = find_topology(world.get(), node.get());
-  std::vector<int> world_ranks;
-  const int first = impl_->topology.first_rank[static_cast<std::size_t>(impl_->topology.node)];
-  for (int local = 0; local < impl_->topology.ranks_on(impl_->topology.node); ++local) {
-    world_ranks.push_back(first + local);
-  }
-  auto node_impl = make_node_group(std::move(node), std::move(world_ranks), options.timeout);
-  impl_->node_impl = node_impl.get();
-  impl_->node = std::make_unique<NodeGroup>(std::move(node_impl));
-  impl_->world = std::make_unique<Communicator>(
-      make_communicator(std::move(world), impl_->node.get(), impl_->node_impl, options.timeout));
+  impl_->connect(std::move(world), std::move(node), options.timeout);
+}
+
+Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+std::unique_ptr<Session> Session::each_alone() {
+  const MPI_Comm all = *static_cast<const MPI_Comm*>(world().native());
+  CommHandle same;
+  CommHandle alone;
+  check(MPI_Comm_dup(all, same.address()), "MPI_Comm_dup");
+  check(MPI_Comm_split(all, static_cast<int>(world().rank().value), 0, alone.address()),
+        "MPI_Comm_split");
+  auto impl = std::make_unique<Impl>();
+  impl->connect(std::move(same), std::move(alone), world().timeout());
+  return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
 Session::~Session() {

@@ -38,6 +38,7 @@ void for_each_block(std::int64_t count, const Kernel& kernel) {
   using Space = Kokkos::DefaultHostExecutionSpace;
   if (count == 0) return;
   ensure(Kokkos::is_initialized(), "a kernel was called without a kernels::Runtime");
+  if (count == 1) return kernel(0);  // also in threads that are not Kokkos'
   Kokkos::parallel_for(Kokkos::RangePolicy<Space, Kokkos::IndexType<std::int64_t>>(0, count),
                        kernel);
   Space().fence();

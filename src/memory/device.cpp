@@ -45,6 +45,7 @@ PinnedBuffer Device::pinned(Bytes size, std::string label) {
   return buffer;
 }
 
+bool Device::owns(std::span<const std::byte> memory) const { return pool_->owns(memory); }
 DeviceUsage Device::usage() const { return pool_->usage(); }
 void Device::trim() { pool_->trim(); }
 

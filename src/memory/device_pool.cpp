@@ -115,6 +115,14 @@ bool DevicePool::is_done_with(Block& block) noexcept {
   }
 }
 
+bool DevicePool::owns(std::span<const std::byte> memory) const {
+  return std::any_of(taken_.begin(), taken_.end(), [&](const auto& entry) {
+    const Block& block = *entry.first;
+    return memory.data() >= block.memory &&
+           memory.data() + memory.size() <= block.memory + block.size;
+  });
+}
+
 DeviceUsage DevicePool::usage() const {
   return {bytes(limit_), bytes(in_use_), bytes(pooled_), bytes(peak_)};
 }

@@ -43,6 +43,7 @@ class DevicePool {
                                             std::shared_ptr<DeviceStream> stream);
   void give_back(std::unique_ptr<DeviceBuffer::Block> block) noexcept;
   void trim() noexcept;
+  bool owns(std::span<const std::byte> memory) const;
   DeviceUsage usage() const;
 
  private:

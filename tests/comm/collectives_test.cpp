@@ -41,6 +41,21 @@ TEST_F(Collectives, barrier_lets_nobody_leave_before_the_last_arrives) {
   EXPECT_GE(left, *std::max_element(all_entered.begin(), all_entered.end()));
 }
 
+TEST_F(Collectives, ranks_that_are_each_alone_keep_their_order_and_reach_each_other) {
+  const auto apart = session.each_alone();
+  EXPECT_EQ(apart->world().rank(), world.rank());
+  EXPECT_EQ(apart->world().size(), size);
+  EXPECT_EQ(apart->world().timeout(), world.timeout());
+  EXPECT_EQ(apart->node().size(), 1);
+  EXPECT_EQ(apart->node().world_rank(0), world.rank());
+  EXPECT_EQ(apart->topology().num_nodes, size);
+  EXPECT_EQ(apart->topology().node, rank);
+  EXPECT_EQ(all_gather_values(apart->world(), rank, "ranks").back(), size - 1);
+  // Nothing of one is seen in the other.
+  apart->node().barrier("alone");
+  world.barrier("together");
+}
+
 TEST_F(Collectives, broadcast_gives_roots_bytes_whatever_the_others_pass) {
   for (const int root : {0, size - 1}) {
     for (const std::size_t length : {0UL, 1UL, 100'003UL}) {

@@ -197,6 +197,16 @@ TEST_P(EveryDevice, refuses_what_makes_no_sense) {
   EXPECT_TRUE(DeviceBuffer().bytes().empty());
 }
 
+TEST_P(EveryDevice, knows_its_own_memory) {
+  const auto stream = device->stream("s");
+  const DeviceBuffer buffer = device->allocate(Bytes(1000), "buffer", stream);
+  EXPECT_TRUE(device->owns(buffer.bytes()));
+  EXPECT_TRUE(device->owns(buffer.bytes().subspan(10, 20)));
+  EXPECT_FALSE(device->owns({buffer.bytes().data() + 990, 20}));
+  std::vector<std::uint32_t> host(10);
+  EXPECT_FALSE(device->owns(bytes_of(host)));
+}
+
 TEST_P(EveryDevice, pins_memory_once) {
   HostBuffer memory(Bytes(1 << 20), "memory");
   auto pin = device->pin(memory.bytes(), "first");

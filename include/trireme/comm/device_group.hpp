@@ -34,8 +34,8 @@ class DeviceGroup {
   // @collective. Rank r's `mine` arrives at r * mine.size() of `all`; `mine` may be its own place
   // in `all`.
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, DeviceStream& stream);
-  // @collective. sends[r] goes to rank r, receives[r] comes from there, this rank included; sizes
-  // may differ and be 0, and agree on both sides.
+  // sends[r] goes to rank r, receives[r] comes from there, this rank included; sizes may differ and
+  // be 0, and agree on both sides. A collective of those that exchange something.
   void exchange(std::span<const std::span<const std::byte>> sends,
                 std::span<const std::span<std::byte>> receives, DeviceStream& stream);
   // @collective. Root's bytes arrive on every rank.

@@ -49,8 +49,13 @@ class Session {
 
   void set_timeout(std::chrono::duration<double> timeout);
 
+  // @collective. The same ranks in the same order, each as a node of its own: for memory that no
+  // rank shares with others.
+  std::unique_ptr<Session> each_alone();
+
  private:
   struct Impl;
+  explicit Session(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -80,6 +80,8 @@ class Device {
                     DeviceStream& stream) = 0;
   virtual void zero(std::span<std::byte> to, DeviceStream& stream) = 0;
 
+  // Whether all of it lies in one buffer of this device.
+  bool owns(std::span<const std::byte> memory) const;
   DeviceUsage usage() const;
   // Gives the pool's free memory back to the device.
   void trim();

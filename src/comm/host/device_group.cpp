@@ -24,6 +24,8 @@ namespace trireme::comm {
 
 namespace {
 
+constexpr int kTag = 0;  // messages between two ranks arrive in the order in which they are sent
+
 struct Exchange {
   std::vector<std::span<const std::byte>> sends;
   std::vector<std::span<std::byte>> receives;
@@ -126,13 +128,12 @@ class HostGroup final : public DeviceGroup {
 
   void start(const Exchange& work) {
     const auto me = static_cast<std::size_t>(rank().value);
-    const int tag = next_tag_++;
     transfers_.emplace(comm());
     for (std::size_t r = 0; r < ranks(); ++r) {
-      if (r != me) transfers_->receive(Rank(static_cast<std::int64_t>(r)), tag, work.receives[r]);
+      if (r != me) transfers_->receive(Rank(static_cast<std::int64_t>(r)), kTag, work.receives[r]);
     }
     for (std::size_t r = 0; r < ranks(); ++r) {
-      if (r != me) transfers_->send(Rank(static_cast<std::int64_t>(r)), tag, work.sends[r]);
+      if (r != me) transfers_->send(Rank(static_cast<std::int64_t>(r)), kTag, work.sends[r]);
     }
     const std::span<std::byte> own = work.receives[me];
     if (!own.empty()) std::memmove(own.data(), work.sends[me].data(), own.size());
@@ -140,7 +141,6 @@ class HostGroup final : public DeviceGroup {
 
   std::deque<Operation> operations_;    // carried out in this order, whatever their streams
   std::optional<Transfers> transfers_;  // of the first operation
-  int next_tag_ = 0;
   bool aborted_ = false;
 };
 
