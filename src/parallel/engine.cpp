@@ -8,6 +8,7 @@
 #include "trireme/parallel/weights.hpp"
 
 #include "parallel/buffers.hpp"
+#include "parallel/fabric.hpp"
 #include "parallel/state_store.hpp"
 #include "parallel/unit_file.hpp"
 #include <fmt/format.h>
@@ -132,6 +133,7 @@ struct Engine::Impl {
   comm::Session& session;
   EngineOptions options;
   const Strategy& row;
+  std::unique_ptr<Fabric> fabric;
   std::vector<UnitParameters> units;
   Layout layout;
   Norms norms;
@@ -157,17 +159,18 @@ struct Engine::Impl {
       : session(session),
         options(options),
         row(checked(strategy(options.strategy), options)),
+        fabric(make_fabric(session, options.compute_on)),
         units(find_units(tree, options.units)),
         layout(describe(units), make_mesh(row, session.world().size(), options.shard_size,
                                           ranks_per_node(session.topology()))),
         norms(layout, options.num_norm_groups, options.norm_group_of),
         usual_assignment(assign(options.num_micro_batches)),
         assignment(usual_assignment),
-        weights(make_weights(session, layout, row,
+        weights(make_weights(*fabric, layout, row,
                              {options.compute, !options.reshard_after_forward,
                               disk_if(options.work_on_disk, options.disk)})),
         gradients(make_gradients(
-            session, layout, row,
+            *fabric, layout, row,
             {options.num_micro_batches, options.dealt, disk_if(options.grad_on_disk, options.disk),
              options.reduce == at::kBFloat16})),
         state(make_state_store(layout, me(), options.num_moments, options.moments,
@@ -194,10 +197,10 @@ struct Engine::Impl {
                             ? deal_micro_batches(num_micro_batches / ranks, ranks, team, me())
                             : assign_micro_batches(num_micro_batches, ranks, team, me());
     if (result.inexact.empty() && options.reduce == at::kBFloat16 &&
-        session.topology().num_nodes > 1)
+        fabric->topology().num_nodes > 1)
       result.inexact = "sums travel between nodes in bf16";
     if (result.inexact.empty())
-      result.inexact = why_nodes_are_inexact(session.topology(), layout.mesh(), team, me());
+      result.inexact = why_nodes_are_inexact(fabric->topology(), layout.mesh(), team, me());
     return result;
   }
 

@@ -29,17 +29,16 @@ struct alignas(64) GatheredWeights::Control {
   std::atomic<std::uint64_t> filled;  // gathers of which this rank's part is in place
 };
 
-GatheredWeights::GatheredWeights(comm::Session& session, const Layout& layout,
-                                 const WeightOptions& options)
+GatheredWeights::GatheredWeights(Fabric& fabric, const Layout& layout, const WeightOptions& options)
     : Weights(layout, options.compute),
-      session_(session),
-      team_(session.topology(),
-            layout.mesh().rank_at(layout.mesh().group_of(session.world().rank()), 0),
-            layout.mesh().shard_size, session.world().rank()),
+      fabric_(fabric),
+      team_(fabric.topology(),
+            layout.mesh().rank_at(layout.mesh().group_of(fabric.world().rank()), 0),
+            layout.mesh().shard_size, fabric.world().rank()),
       parameters_(layout.units().size()),
       own_places_(options.keep_gathered),
       place_of_(layout.units().size(), kNone),
-      exchange_(session.world(), layout) {
+      exchange_(fabric.exchange(layout, Lane::kGather)) {
   std::size_t shards = 0;
   std::vector<std::size_t> unit_bytes;  // 0 for those that stay
   const bool on_disk = !options.disk.folder.empty();
@@ -50,9 +49,9 @@ GatheredWeights::GatheredWeights(comm::Session& session, const Layout& layout,
     shards = on_disk ? std::max(shards, own_bytes(u)) : shards + own_bytes(u);
     unit_bytes.push_back(layout.unit(u).permanent ? 0 : bytes(u, layout.unit(u).size));
   }
-  shard_ = memory::HostBuffer(Bytes(static_cast<std::int64_t>(shards)), "the shard of weights");
+  shard_ = fabric.buffer(Bytes(static_cast<std::int64_t>(shards)), "the shard of weights");
   if (on_disk) {
-    const auto label = fmt::format("weights of rank {}", session.world().rank().value);
+    const auto label = fmt::format("weights of rank {}", fabric.world().rank().value);
     file_ = std::make_unique<UnitFile>(options.disk, label, std::move(shard_bytes));
   }
 
@@ -71,9 +70,8 @@ GatheredWeights::GatheredWeights(comm::Session& session, const Layout& layout,
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
     if (layout.unit(u).permanent) add_place(bytes(u, layout.unit(u).size));
   }
-  window_ = std::make_unique<comm::SharedSegments>(
-      session.node().allocate(team_.my_local() == 0 ? size : 0));
-  control_ = std::make_unique<comm::SharedSegments>(session.node().allocate(sizeof(Control)));
+  window_ = fabric.window(team_.my_local() == 0 ? size : 0, "units in use");
+  control_ = std::make_unique<comm::SharedSegments>(fabric.node().allocate(sizeof(Control)));
 }
 
 GatheredWeights::~GatheredWeights() = default;
@@ -87,7 +85,7 @@ std::byte* GatheredWeights::window_at(std::size_t place) const {
 }
 
 std::size_t GatheredWeights::own_bytes(std::size_t unit) const {
-  return bytes(unit, layout_.shard(unit, session_.world().rank()).size());
+  return bytes(unit, layout_.shard(unit, fabric_.world().rank()).size());
 }
 
 std::span<std::byte> GatheredWeights::own_shard(std::size_t unit) const {
@@ -126,7 +124,7 @@ void GatheredWeights::forget(std::size_t unit) {
 }
 
 std::byte* GatheredWeights::target(std::size_t unit, std::int64_t offset) {
-  const Range mine = layout_.shard(unit, session_.world().rank());
+  const Range mine = layout_.shard(unit, fabric_.world().rank());
   if (offset < mine.begin || offset >= mine.end) return nullptr;
   if (file_) stage(unit);
   return own_shard(unit).data() + bytes(unit, offset - mine.begin);
@@ -143,7 +141,7 @@ void GatheredWeights::publish(bool frozen_too) {
     places_[p].touched = 0;
   }
   clock_ = 0;
-  session_.node().barrier("publish weights", idle_);
+  fabric_.node().barrier("publish weights", idle_);
   if (frozen_too) gather_permanent();
 }
 
@@ -263,7 +261,7 @@ void GatheredWeights::begin_gather(std::size_t unit, std::size_t place) {
   if (places_[place].unit != kNone) forget(places_[place].unit);
   places_[place].unit = unit;
   pending_ = Gather{unit, place, num_gathers_++, false, Clock::now()};
-  Control& mine = control(session_.node().local_rank());
+  Control& mine = control(fabric_.node().local_rank());
   mine.unit.store(unit, std::memory_order_relaxed);
   mine.left.store(num_gathers_, std::memory_order_release);
   if (file_) {
@@ -275,16 +273,20 @@ void GatheredWeights::begin_gather(std::size_t unit, std::size_t place) {
 
 void GatheredWeights::begin_exchange() {
   const std::size_t unit = pending_->unit;
-  const Range mine = layout_.shard(unit, session_.world().rank());
+  const Range mine = layout_.shard(unit, fabric_.world().rank());
   // What came from disk is in its place in the window already.
   const std::span<const std::byte> own =
       file_ ? in_window(unit, pending_->place, mine) : own_shard(unit);
   std::vector<Outgoing> out;
   for (const Rank receiver : team_.my_stand_ins()) out.push_back({receiver, own});
   std::vector<Incoming> in;
+  if (!file_) {
+    out.push_back({fabric_.world().rank(), own});
+    in.push_back({fabric_.world().rank(), in_window(unit, pending_->place, mine)});
+  }
   for (const Rank owner : team_.remote_owners())
     in.push_back({owner, in_window(unit, pending_->place, layout_.shard(unit, owner))});
-  exchange_.begin(unit, static_cast<int>(pending_->number % kTags), out, std::move(in));
+  exchange_->begin(unit, static_cast<int>(pending_->number % kTags), std::move(out), std::move(in));
 }
 
 // Once all local ranks have left the place, shards may be put there.
@@ -293,22 +295,18 @@ void GatheredWeights::move() {
     const std::uint64_t theirs = control(local).unit.load(std::memory_order_relaxed);
     const bool at_this = control(local).left.load(std::memory_order_acquire) == num_gathers_;
     if (at_this && theirs != pending_->unit)
-      throw_other_order(layout_, session_.node().describe(local), theirs, pending_->unit);
+      throw_other_order(layout_, fabric_.node().describe(local), theirs, pending_->unit);
   }
-  const auto into = in_window(pending_->unit, pending_->place,
-                              layout_.shard(pending_->unit, session_.world().rank()));
   pending_->moving = true;
-  if (file_) {
-    file_->end_read(into);
-    begin_exchange();
-  } else {
-    std::ranges::copy(own_shard(pending_->unit), into.begin());
-  }
+  if (!file_) return;
+  file_->end_read(in_window(pending_->unit, pending_->place,
+                            layout_.shard(pending_->unit, fabric_.world().rank())));
+  begin_exchange();
 }
 
 void GatheredWeights::progress() {
   if (!pending_) return;
-  Control& mine = control(session_.node().local_rank());
+  Control& mine = control(fabric_.node().local_rank());
   if (mine.filled.load(std::memory_order_relaxed) == num_gathers_) return;
   if (!pending_->moving) {
     if (file_) return;  // the disk goes on by itself; its end is waited for when it is needed
@@ -317,13 +315,13 @@ void GatheredWeights::progress() {
     }
     move();
   }
-  if (!exchange_.done()) return;
+  if (!exchange_->done()) return;
   mine.filled.store(num_gathers_, std::memory_order_release);
   times_.under_way += seconds_since(pending_->began);
 }
 
 void GatheredWeights::finish_gather() {
-  comm::NodeGroup& node = session_.node();
+  comm::NodeGroup& node = fabric_.node();
   const auto& locals = team_.locals();
   const auto all = [&](auto counter, std::string_view what) {
     node.wait_for_all(
@@ -339,7 +337,7 @@ void GatheredWeights::finish_gather() {
       all(&Control::left, "release a unit");
       if (!pending_->moving) move();
     }
-    exchange_.wait("gather a unit", idle_);
+    exchange_->wait("gather a unit", idle_);
     if (mine.filled.load(std::memory_order_relaxed) < num_gathers_) {
       mine.filled.store(num_gathers_, std::memory_order_release);
       times_.under_way += seconds_since(pending_->began);

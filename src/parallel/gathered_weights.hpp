@@ -5,11 +5,10 @@
 #pragma once
 
 #include "trireme/base/deadline.hpp"
-#include "trireme/memory/host_buffer.hpp"
 #include "trireme/parallel/team.hpp"
 #include "trireme/parallel/weights.hpp"
 
-#include "parallel/ordered_exchange.hpp"
+#include "parallel/fabric.hpp"
 #include "parallel/touch_order.hpp"
 #include "parallel/unit_file.hpp"
 
@@ -28,7 +27,7 @@ class GatheredWeights : public Weights {
   // Units present at once: the one in use, the one before, the one to come.
   static constexpr std::size_t kPresentUnits = 3;
 
-  GatheredWeights(comm::Session& session, const Layout& layout, const WeightOptions& options);
+  GatheredWeights(Fabric& fabric, const Layout& layout, const WeightOptions& options);
   ~GatheredWeights() override;
 
   bool resident() const override { return false; }
@@ -86,16 +85,16 @@ class GatheredWeights : public Weights {
   void begin_exchange();
   std::span<std::byte> in_window(std::size_t unit, std::size_t place, Range range) const;
 
-  comm::Session& session_;
+  Fabric& fabric_;
   Team team_;
   std::unordered_map<c10::StorageImpl*, std::size_t> unit_of_;
   std::vector<std::vector<at::Tensor>> parameters_;  // by unit
   std::vector<std::size_t> shard_at_;                // byte offset of this rank's shards in shard_
   // In memory: all of this rank's shards. On disk: the one that is being written.
-  memory::HostBuffer shard_;
+  Buffer shard_;
   std::unique_ptr<UnitFile> file_;
-  std::size_t staged_ = kNone;  // the unit whose new shard is in shard_, on its way to disk
-  std::unique_ptr<comm::SharedSegments> window_;  // of the first local rank of the group
+  std::size_t staged_ = kNone;      // the unit whose new shard is in shard_, on its way to disk
+  std::unique_ptr<Window> window_;  // of the first local rank of the group
   std::unique_ptr<comm::SharedSegments> control_;
   std::vector<Place> places_;  // those of permanent units last
   std::size_t num_changing_places_ = 0;
@@ -103,7 +102,7 @@ class GatheredWeights : public Weights {
   std::vector<std::size_t> place_of_;  // by unit; kNone: absent
   std::uint64_t clock_ = 0;
 
-  OrderedExchange exchange_;
+  std::unique_ptr<Exchange> exchange_;
   std::optional<Gather> pending_;
   std::uint64_t num_gathers_ = 0;
   std::array<TouchOrder, 2> orders_;  // by pass

@@ -2,6 +2,7 @@
 
 #include "trireme/base/error.hpp"
 
+#include "parallel/fabric.hpp"
 #include "parallel/step_gradients.hpp"
 #include "parallel/unit_gradients.hpp"
 #include <fmt/format.h>
@@ -65,13 +66,13 @@ void Gradients::end_turn() {
   end_of_turn();
 }
 
-std::unique_ptr<Gradients> make_gradients(comm::Session& session, const Layout& layout,
+std::unique_ptr<Gradients> make_gradients(Fabric& fabric, const Layout& layout,
                                           const Strategy& strategy,
                                           const GradientOptions& options) {
   if (strategy.reduce_at == ReduceAt::kUnit)
-    return std::make_unique<UnitGradients>(session, layout, options);
+    return std::make_unique<UnitGradients>(fabric, layout, options);
   ensure(options.disk.folder.empty(), "only sums of shards are kept on disk");
-  return std::make_unique<StepGradients>(session, layout, strategy, options);
+  return std::make_unique<StepGradients>(fabric, layout, strategy, options);
 }
 
 }  // namespace trireme::parallel

@@ -20,11 +20,12 @@ std::size_t bytes_for(std::int64_t elements) {
 
 }  // namespace
 
-GroupSums::GroupSums(comm::Session& session, const Layout& layout, bool narrow)
-    : layout_(layout),
-      me_(session.world().rank()),
-      place_(layout.mesh().place_of(session.world().rank())),
-      exchange_(session.world(), layout),
+GroupSums::GroupSums(Fabric& fabric, const Layout& layout, bool narrow)
+    : fabric_(fabric),
+      layout_(layout),
+      me_(fabric.world().rank()),
+      place_(layout.mesh().place_of(fabric.world().rank())),
+      exchange_(fabric.exchange(layout, Lane::kReduce)),
       narrow_(narrow) {
   std::int64_t largest = 0;
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
@@ -33,7 +34,7 @@ GroupSums::GroupSums(comm::Session& session, const Layout& layout, bool narrow)
     owned_ += layout.owned(u, me_).size();
     largest = std::max(largest, layout.owned(u, me_).size());
   }
-  partials_ = memory::HostBuffer(
+  partials_ = fabric_.buffer(
       Bytes(static_cast<std::int64_t>(bytes_for(largest * layout.mesh().num_groups()))),
       "sums of groups");
   if (!narrow) return;
@@ -43,8 +44,8 @@ GroupSums::GroupSums(comm::Session& session, const Layout& layout, bool narrow)
   }
   // What comes from each other group, and a shard that goes out in parts.
   const std::int64_t halves = largest * layout.mesh().num_groups() + shard;
-  messages_ = memory::HostBuffer(Bytes(halves * static_cast<std::int64_t>(sizeof(kernels::Half))),
-                                 "sums of groups on their way");
+  messages_ = fabric_.buffer(Bytes(halves * static_cast<std::int64_t>(sizeof(kernels::Half))),
+                             "sums of groups on their way");
 }
 
 void GroupSums::restart(std::int64_t num_rounds) {
@@ -52,8 +53,8 @@ void GroupSums::restart(std::int64_t num_rounds) {
   if (num_rounds == 1) return;
   const int levels = counter_levels(num_rounds);
   if (levels_.bytes().size() < bytes_for(owned_ * levels)) {
-    levels_ = memory::HostBuffer(Bytes(static_cast<std::int64_t>(bytes_for(owned_ * levels))),
-                                 "sums of rounds");
+    levels_ = fabric_.buffer(Bytes(static_cast<std::int64_t>(bytes_for(owned_ * levels))),
+                             "sums of rounds");
   }
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
     const auto size =
@@ -140,8 +141,8 @@ std::span<float> GroupSums::add_groups(std::size_t unit, std::span<float> shard,
       in.push_back({replica(group), std::as_writable_bytes(partial)});
     }
   }
-  exchange_.begin(unit, tag_++ % kTags, out, std::move(in));
-  exchange_.wait("add the shards of replicas", idle);
+  exchange_->begin(unit, tag_++ % kTags, std::move(out), std::move(in));
+  exchange_->wait("add the shards of replicas", idle);
   for (const auto& [message, partial] : received) kernels::widen_bf16(message, partial);
   tree_sum(partials, static_cast<std::int64_t>(own.size()), result);
   return {result, own.size()};
@@ -156,8 +157,8 @@ void GroupSums::give_total(std::size_t unit, std::span<float> shard,
     out.push_back({replica(group), std::as_bytes(part_in(shard, unit, me_))});
     in.push_back({replica(group), std::as_writable_bytes(part_in(shard, unit, replica(group)))});
   }
-  exchange_.begin(unit, tag_++ % kTags, out, std::move(in));
-  exchange_.wait("give sums to replicas", idle);
+  exchange_->begin(unit, tag_++ % kTags, std::move(out), std::move(in));
+  exchange_->wait("give sums to replicas", idle);
 }
 
 }  // namespace trireme::parallel

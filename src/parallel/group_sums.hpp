@@ -2,12 +2,10 @@
 // part of the shard and gives the sum to the others. Private to the room.
 #pragma once
 
-#include "trireme/comm/session.hpp"
-#include "trireme/memory/host_buffer.hpp"
 #include "trireme/parallel/layout.hpp"
 #include "trireme/parallel/tree_sum.hpp"
 
-#include "parallel/ordered_exchange.hpp"
+#include "parallel/fabric.hpp"
 #include "parallel/shard_sums.hpp"
 
 #include <functional>
@@ -18,7 +16,7 @@ namespace trireme::parallel {
 class GroupSums {
  public:
   // `narrow`: partial sums of groups travel in bf16.
-  GroupSums(comm::Session& session, const Layout& layout, bool narrow);
+  GroupSums(Fabric& fabric, const Layout& layout, bool narrow);
 
   // Starts a step of so many rounds.
   void restart(std::int64_t num_rounds);
@@ -41,16 +39,17 @@ class GroupSums {
   void give_total(std::size_t unit, std::span<float> shard, const std::function<void()>& idle);
   std::span<float> part_in(std::span<float> shard, std::size_t unit, Rank owner) const;
 
+  Fabric& fabric_;
   const Layout& layout_;
   Rank me_;
   int place_;
-  OrderedExchange exchange_;
+  std::unique_ptr<Exchange> exchange_;
   std::vector<std::int64_t> offset_;  // of this rank's part of each unit in a level
   std::int64_t owned_ = 0;
   bool narrow_;
-  memory::HostBuffer partials_;  // of this rank's part of a unit, by group
-  memory::HostBuffer messages_;  // narrow: as they travel, and those that go out
-  memory::HostBuffer levels_;    // counter over the rounds
+  Buffer partials_;  // of this rank's part of a unit, by group
+  Buffer messages_;  // narrow: as they travel, and those that go out
+  Buffer levels_;    // counter over the rounds
   std::vector<TreeAccumulator> rounds_;
   int tag_ = 0;
 };

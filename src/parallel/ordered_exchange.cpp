@@ -4,7 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 namespace trireme::parallel {
 
@@ -19,10 +21,23 @@ void throw_other_order(const Layout& layout, std::string_view who, std::size_t t
       "sharded strategies need every rank to use the model's blocks in the same order; use ddp");
 }
 
-void OrderedExchange::begin(std::size_t unit, int tag, std::span<const Outgoing> out,
-                            std::vector<Incoming> in) {
+void OrderedExchange::begin(std::size_t unit, int tag, std::vector<Outgoing> out,
+                            std::vector<Incoming> in, std::function<void()> then) {
   unit_ = unit;
   tag_ = tag;
+  then_ = std::move(then);
+  const Rank me = comm_.rank();
+  own_ = {};
+  into_ = {};
+  for (const Outgoing& message : out) {
+    if (message.to == me) own_ = message.bytes;
+  }
+  for (const Incoming& message : in) {
+    if (message.from == me) into_ = message.bytes;
+  }
+  ensure(own_.size() == into_.size(), "what a rank keeps has one size");
+  std::erase_if(out, [me](const Outgoing& message) { return message.to == me; });
+  std::erase_if(in, [me](const Incoming& message) { return message.from == me; });
   in_ = std::move(in);
   theirs_.assign(in_.size(), 0);
   heads_.emplace(comm_);
@@ -43,6 +58,12 @@ void OrderedExchange::receive_data() {
     }
     data_->receive(in_[i].from, tag_, in_[i].bytes);
   }
+  std::ranges::copy(own_, into_.begin());
+}
+
+void OrderedExchange::end() {
+  data_.reset();
+  if (then_) std::exchange(then_, {})();
 }
 
 bool OrderedExchange::done() {
@@ -53,7 +74,7 @@ bool OrderedExchange::done() {
   }
   if (data_) {
     if (!data_->done()) return false;
-    data_.reset();
+    end();
   }
   return true;
 }
@@ -66,7 +87,7 @@ void OrderedExchange::wait(std::string_view what, const std::function<void()>& i
   }
   if (data_) {
     data_->wait(what, idle);
-    data_.reset();
+    end();
   }
   waiting_ = false;
 }

@@ -2,23 +2,24 @@
 
 #include "trireme/base/error.hpp"
 
-#include "parallel/ordered_exchange.hpp"
+#include "parallel/fabric.hpp"
 
 namespace trireme::parallel {
 
-ResidentWeights::ResidentWeights(comm::Session& session, const Layout& layout,
-                                 const Strategy& strategy, at::ScalarType compute)
+ResidentWeights::ResidentWeights(Fabric& fabric, const Layout& layout, const Strategy& strategy,
+                                 at::ScalarType compute)
     : Weights(layout, compute),
-      session_(session),
-      world_(session.topology(), Rank(0), layout.num_ranks(), session.world().rank()),
+      fabric_(fabric),
+      world_(fabric.topology(), Rank(0), layout.num_ranks(), fabric.world().rank()),
       all_update_(strategy.state == Placement::kReplicated) {
   std::size_t size = 0;
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
     at_.push_back(size);
     size += bytes(u, layout.unit(u).size);
   }
-  const bool holds = session.node().local_rank() == 0;
-  window_ = std::make_unique<comm::SharedSegments>(session.node().allocate(holds ? size : 0));
+  const bool holds = fabric.node().local_rank() == 0;
+  window_ = fabric.window(holds ? size : 0, "weights");
+  exchange_ = fabric.exchange(layout, Lane::kGather);
 }
 
 std::byte* ResidentWeights::window_at(std::size_t unit, std::int64_t offset) const {
@@ -34,7 +35,7 @@ void ResidentWeights::attach(std::size_t unit, std::vector<at::Tensor> parameter
 // Of the ranks of this node that have a part's new weights, one writes it: with all state
 // everywhere they take turns, of the replicas of a shard it is the first here.
 bool ResidentWeights::writes(std::size_t unit, int position) const {
-  const Rank me = session_.world().rank();
+  const Rank me = fabric_.world().rank();
   const Rank owner = layout_.owner(unit, position);
   if (all_update_) return world_.stand_in(world_.my_node(), owner) == me;
   const Mesh& mesh = layout_.mesh();
@@ -60,7 +61,7 @@ void ResidentWeights::publish(bool frozen_too) {
       if (frozen_too || layout_.unit(u).trains) send_to_other_nodes(u);
     }
   }
-  session_.node().barrier("publish weights", idle_);
+  fabric_.node().barrier("publish weights", idle_);
 }
 
 // Sharded state, whole weights: what one rank updated goes to every other node once.
@@ -71,16 +72,15 @@ void ResidentWeights::send_to_other_nodes(std::size_t unit) {
   };
   std::vector<Outgoing> out;
   for (const Rank receiver : world_.my_stand_ins())
-    out.push_back({receiver, part_of(session_.world().rank())});
+    out.push_back({receiver, part_of(fabric_.world().rank())});
   std::vector<Incoming> in;
   for (const Rank owner : world_.remote_owners()) in.push_back({owner, part_of(owner)});
-  OrderedExchange exchange(session_.world(), layout_);
-  exchange.begin(unit, static_cast<int>(unit), out, std::move(in));
-  exchange.wait("publish weights", idle_);
+  exchange_->begin(unit, static_cast<int>(unit), std::move(out), std::move(in));
+  exchange_->wait("publish weights", idle_);
 }
 
 Bytes ResidentWeights::held_bytes() const {
-  return Bytes(static_cast<std::int64_t>(window_->of(0).size()) / session_.node().size());
+  return Bytes(static_cast<std::int64_t>(window_->of(0).size()) / fabric_.node().size());
 }
 
 }  // namespace trireme::parallel

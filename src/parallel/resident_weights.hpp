@@ -4,6 +4,8 @@
 #include "trireme/parallel/team.hpp"
 #include "trireme/parallel/weights.hpp"
 
+#include "parallel/fabric.hpp"
+
 #include <memory>
 #include <vector>
 
@@ -11,7 +13,7 @@ namespace trireme::parallel {
 
 class ResidentWeights : public Weights {
  public:
-  ResidentWeights(comm::Session& session, const Layout& layout, const Strategy& strategy,
+  ResidentWeights(Fabric& fabric, const Layout& layout, const Strategy& strategy,
                   at::ScalarType compute);
 
   bool resident() const override { return true; }
@@ -25,11 +27,12 @@ class ResidentWeights : public Weights {
   bool writes(std::size_t unit, int position) const;
   void send_to_other_nodes(std::size_t unit);
 
-  comm::Session& session_;
+  Fabric& fabric_;
   Team world_;
   bool all_update_;              // every rank has all state
   std::vector<std::size_t> at_;  // byte offset of each unit in the window
-  std::unique_ptr<comm::SharedSegments> window_;
+  std::unique_ptr<Window> window_;
+  std::unique_ptr<Exchange> exchange_;
 };
 
 }  // namespace trireme::parallel

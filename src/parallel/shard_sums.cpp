@@ -18,8 +18,9 @@ std::size_t bytes_for(std::int64_t elements) {
 
 }  // namespace
 
-ShardSums::ShardSums(const Layout& layout, Rank me, std::int64_t turns, const DiskOptions& disk)
-    : layout_(layout), me_(me) {
+ShardSums::ShardSums(Fabric& fabric, const Layout& layout, std::int64_t turns,
+                     const DiskOptions& disk)
+    : fabric_(fabric), layout_(layout), me_(fabric.world().rank()) {
   const bool on_disk = !disk.folder.empty();
   std::vector<std::size_t> sizes;
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
@@ -28,7 +29,7 @@ ShardSums::ShardSums(const Layout& layout, Rank me, std::int64_t turns, const Di
     sizes.push_back(bytes_for(size_of_unit(u) * counter_levels(turns)));
   }
   if (on_disk) {
-    file_ = std::make_unique<UnitFile>(disk, fmt::format("gradients of rank {}", me.value),
+    file_ = std::make_unique<UnitFile>(disk, fmt::format("gradients of rank {}", me_.value),
                                        std::move(sizes));
   }
 }
@@ -40,8 +41,8 @@ std::int64_t ShardSums::size_of_unit(std::size_t unit) const {
 void ShardSums::restart(std::int64_t turns) {
   num_levels_ = counter_levels(turns);
   if (levels_.bytes().size() < bytes_for(level_size_ * num_levels_)) {
-    levels_ = memory::HostBuffer(
-        Bytes(static_cast<std::int64_t>(bytes_for(level_size_ * num_levels_))), "gradient shards");
+    levels_ = fabric_.buffer(Bytes(static_cast<std::int64_t>(bytes_for(level_size_ * num_levels_))),
+                             "gradient shards");
   }
   counters_.clear();
   begun_.assign(layout_.units().size(), false);

@@ -2,10 +2,10 @@
 // memory, or on disk with one unit's counter in memory. Private to the room.
 #pragma once
 
-#include "trireme/memory/host_buffer.hpp"
 #include "trireme/parallel/layout.hpp"
 #include "trireme/parallel/tree_sum.hpp"
 
+#include "parallel/fabric.hpp"
 #include "parallel/unit_file.hpp"
 
 #include <memory>
@@ -18,7 +18,7 @@ namespace trireme::parallel {
 class ShardSums {
  public:
   // On disk there is room for `turns` items a unit. Begin with restart().
-  ShardSums(const Layout& layout, Rank me, std::int64_t turns, const DiskOptions& disk);
+  ShardSums(Fabric& fabric, const Layout& layout, std::int64_t turns, const DiskOptions& disk);
 
   // Starts over, for this many items a unit.
   void restart(std::int64_t turns);
@@ -37,7 +37,7 @@ class ShardSums {
   memory::TierStats take_stats() { return file_ ? file_->take_stats() : memory::TierStats{}; }
 
  private:
-  static Bytes size_of(const memory::HostBuffer& buffer) {
+  static Bytes size_of(const Buffer& buffer) {
     return Bytes(static_cast<std::int64_t>(buffer.bytes().size()));
   }
   std::int64_t size_of_unit(std::size_t unit) const;
@@ -45,12 +45,13 @@ class ShardSums {
   void put_back();
   std::span<std::byte> bytes_at_hand(std::size_t unit) const;
 
+  Fabric& fabric_;
   const Layout& layout_;
   Rank me_;
   std::vector<std::int64_t> offset_;  // in memory: of each unit in a level
   std::int64_t level_size_ = 0;       // on disk: the largest shard
   int num_levels_ = 1;
-  memory::HostBuffer levels_;
+  Buffer levels_;
   std::vector<TreeAccumulator> counters_;  // by unit
   std::vector<bool> begun_;                // units with an item
   std::unique_ptr<UnitFile> file_;

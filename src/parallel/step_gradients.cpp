@@ -21,23 +21,24 @@ Bytes size_for(std::int64_t elements) {
 
 }  // namespace
 
-StepGradients::StepGradients(comm::Session& session, const Layout& layout, const Strategy& strategy,
+StepGradients::StepGradients(Fabric& fabric, const Layout& layout, const Strategy& strategy,
                              const GradientOptions& options)
     : Gradients(layout),
-      session_(session),
-      team_(session.topology(), Rank(0), layout.num_ranks(), session.world().rank()),
+      fabric_(fabric),
+      team_(fabric.topology(), Rank(0), layout.num_ranks(), fabric.world().rank()),
       all_update_(strategy.state == Placement::kReplicated),
-      reducer_(session, layout, team_, &Layout::owned, options.narrow) {
+      reducer_(fabric, layout, team_, &Layout::owned, options.narrow) {
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
     unit_offset_.push_back(full_);
     owned_offset_.push_back(owned_);
     if (!layout.unit(u).trains) continue;
     full_ += layout.unit(u).size;
-    owned_ += layout.owned(u, session.world().rank()).size();
+    owned_ += layout.owned(u, fabric.world().rank()).size();
   }
-  window_ = std::make_unique<comm::SharedSegments>(session.node().allocate(bytes_for(full_)));
+  window_ = fabric.window(bytes_for(full_), "gradients");
+  exchange_ = fabric.exchange(layout, Lane::kReduce);
   const int ranks = layout.num_ranks();
-  const Rank me = session.world().rank();
+  const Rank me = fabric.world().rank();
   const Assignment usual = options.dealt
                                ? deal_micro_batches(options.num_micro_batches / ranks, ranks, 1, me)
                                : assign_micro_batches(options.num_micro_batches, ranks, 1, me);
@@ -53,23 +54,23 @@ void StepGradients::make_counters(std::int64_t turns, std::int64_t rounds) {
   num_rounds_ = rounds;
   const int lower = counter_levels(std::max<std::int64_t>(1, turns)) - 1;
   if (turn_levels_.bytes().size() < bytes_for(full_ * lower))
-    turn_levels_ = memory::HostBuffer(size_for(full_ * lower), "gradient accumulators");
+    turn_levels_ = fabric_.buffer(size_for(full_ * lower), "gradient accumulators");
   std::vector<std::span<float>> levels;
   for (int level = 0; level < lower; ++level) {
     levels.push_back(
         turn_levels_.as<float>(bytes_for(full_ * level), static_cast<std::size_t>(full_)));
   }
-  levels.emplace_back(window(session_.node().local_rank()), static_cast<std::size_t>(full_));
+  levels.emplace_back(window(fabric_.node().local_rank()), static_cast<std::size_t>(full_));
   turns_ = TreeAccumulator(std::move(levels), std::max<std::int64_t>(1, turns));
 
   rounds_.clear();
   if (rounds == 1) return;  // the sum goes straight back into the window
   const int num_levels = counter_levels(rounds);
   if (round_levels_.bytes().size() < bytes_for(owned_ * num_levels))
-    round_levels_ = memory::HostBuffer(size_for(owned_ * num_levels), "sums of rounds");
+    round_levels_ = fabric_.buffer(size_for(owned_ * num_levels), "sums of rounds");
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
     const auto size = static_cast<std::size_t>(
-        layout_.unit(u).trains ? layout_.owned(u, session_.world().rank()).size() : 0);
+        layout_.unit(u).trains ? layout_.owned(u, fabric_.world().rank()).size() : 0);
     std::vector<std::span<float>> spans;
     for (int level = 0; level < num_levels; ++level) {
       spans.push_back(round_levels_.as<float>(bytes_for(owned_ * level + owned_offset_[u]), size));
@@ -83,7 +84,7 @@ void StepGradients::begin_step(const Assignment& assignment) {
   make_counters(static_cast<std::int64_t>(assignment.rounds[0].size()), assignment.num_rounds());
   round_ = 0;
   // A rank without micro-batches of its own adds zeros.
-  if (assignment.rounds[0].empty()) std::fill_n(window(session_.node().local_rank()), full_, 0.0F);
+  if (assignment.rounds[0].empty()) std::fill_n(window(fabric_.node().local_rank()), full_, 0.0F);
 }
 
 std::span<float> StepGradients::slot_of(std::span<float> gradient, std::size_t unit,
@@ -111,16 +112,16 @@ void StepGradients::end_unit(std::size_t unit, const std::vector<std::size_t>& m
 void StepGradients::end_round() {
   const bool last = ++round_ == num_rounds_;
   if (turns_.begun() && turns_.finish()) {
-    const std::span<float> all(window(session_.node().local_rank()),
+    const std::span<float> all(window(fabric_.node().local_rank()),
                                static_cast<std::size_t>(full_));
     if (turns_.total().data() != all.data()) std::ranges::copy(turns_.total(), all.begin());
   }
   turns_.restart();
-  session_.node().barrier("gradients of a round", idle_);
+  fabric_.node().barrier("gradients of a round", idle_);
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
     if (layout_.unit(u).trains) reduce_unit(u, last);
   }
-  session_.node().barrier("sums of a round", idle_);
+  fabric_.node().barrier("sums of a round", idle_);
 }
 
 void StepGradients::reduce_unit(std::size_t unit, bool last_round) {
@@ -144,8 +145,8 @@ void StepGradients::reduce_unit(std::size_t unit, bool last_round) {
 
 // Puts this rank's part of the total where all look for it.
 void StepGradients::deliver(std::size_t unit, std::span<const float> sum) {
-  float* const total = window(session_.node().local_rank()) + unit_offset_[unit] +
-                       layout_.owned(unit, session_.world().rank()).begin;
+  float* const total = window(fabric_.node().local_rank()) + unit_offset_[unit] +
+                       layout_.owned(unit, fabric_.world().rank()).begin;
   std::copy(sum.begin(), sum.end(), total);
   if (all_update_ && !team_.on_one_node()) send_total(unit, total);
 }
@@ -157,7 +158,7 @@ void StepGradients::finish() {
     rounds_[u].finish();
     deliver(u, rounds_[u].total());
   }
-  session_.node().barrier("sums of a step", idle_);
+  fabric_.node().barrier("sums of a step", idle_);
 }
 
 // Only this rank of the node reads the window range that it receives into: it is no local rank's
@@ -167,17 +168,16 @@ void StepGradients::send_total(std::size_t unit, const float* total) {
   std::vector<Outgoing> out;
   for (const Rank receiver : team_.my_stand_ins()) {
     out.push_back(
-        {receiver, {reinterpret_cast<const std::byte*>(total), size(session_.world().rank())}});
+        {receiver, {reinterpret_cast<const std::byte*>(total), size(fabric_.world().rank())}});
   }
-  float* const unit_in_window = window(session_.node().local_rank()) + unit_offset_[unit];
+  float* const unit_in_window = window(fabric_.node().local_rank()) + unit_offset_[unit];
   std::vector<Incoming> in;
   for (const Rank owner : team_.remote_owners()) {
     float* const into = unit_in_window + layout_.owned(unit, owner).begin;
     in.push_back({owner, {reinterpret_cast<std::byte*>(into), size(owner)}});
   }
-  OrderedExchange exchange(session_.world(), layout_);
-  exchange.begin(unit, static_cast<int>(unit), out, std::move(in));
-  exchange.wait("distribute summed gradients", idle_);
+  exchange_->begin(unit, static_cast<int>(unit), std::move(out), std::move(in));
+  exchange_->wait("distribute summed gradients", idle_);
 }
 
 std::span<const float> StepGradients::sum(std::size_t unit, Range range) {

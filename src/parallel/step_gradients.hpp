@@ -3,7 +3,6 @@
 // unit over all windows. Private to the room.
 #pragma once
 
-#include "trireme/memory/host_buffer.hpp"
 #include "trireme/parallel/gradients.hpp"
 #include "trireme/parallel/team.hpp"
 #include "trireme/parallel/tree_sum.hpp"
@@ -17,7 +16,7 @@ namespace trireme::parallel {
 
 class StepGradients : public Gradients {
  public:
-  StepGradients(comm::Session& session, const Layout& layout, const Strategy& strategy,
+  StepGradients(Fabric& fabric, const Layout& layout, const Strategy& strategy,
                 const GradientOptions& options);
 
   void begin_step(const Assignment& assignment) override;
@@ -40,7 +39,7 @@ class StepGradients : public Gradients {
   void deliver(std::size_t unit, std::span<const float> sum);
   void send_total(std::size_t unit, const float* total);
 
-  comm::Session& session_;
+  Fabric& fabric_;
   Team team_;
   bool all_update_;  // every rank updates everything, and needs all sums
   UnitReducer reducer_;
@@ -48,10 +47,11 @@ class StepGradients : public Gradients {
   std::vector<std::int64_t> owned_offset_;  // of this rank's part of each unit in round_levels_
   std::int64_t full_ = 0;
   std::int64_t owned_ = 0;
-  std::unique_ptr<comm::SharedSegments> window_;  // the top level of the counter over turns
-  memory::HostBuffer turn_levels_;                // its lower levels
-  memory::HostBuffer round_levels_;               // counter over the rounds, on this rank's parts
+  std::unique_ptr<Window> window_;  // the top level of the counter over turns
+  Buffer turn_levels_;              // its lower levels
+  Buffer round_levels_;             // counter over the rounds, on this rank's parts
   TreeAccumulator turns_;
+  std::unique_ptr<Exchange> exchange_;   // of totals
   std::vector<TreeAccumulator> rounds_;  // by unit; none for a single round
   std::int64_t round_ = 0;
   std::int64_t num_rounds_ = 1;

@@ -33,28 +33,25 @@ struct alignas(128) UnitGradients::Control {
   std::atomic<std::uint64_t> unit[kUnitBuffers];
 };
 
-UnitGradients::UnitGradients(comm::Session& session, const Layout& layout,
-                             const GradientOptions& options)
+UnitGradients::UnitGradients(Fabric& fabric, const Layout& layout, const GradientOptions& options)
     : Gradients(layout),
-      session_(session),
-      team_(session.topology(),
-            layout.mesh().rank_at(layout.mesh().group_of(session.world().rank()), 0),
-            layout.mesh().shard_size, session.world().rank()),
-      reducer_(session, layout, team_, &Layout::shard, options.narrow),
-      sums_(layout, session.world().rank(), most_turns(options.num_micro_batches, layout.mesh()),
-            options.disk) {
+      fabric_(fabric),
+      team_(fabric.topology(),
+            layout.mesh().rank_at(layout.mesh().group_of(fabric.world().rank()), 0),
+            layout.mesh().shard_size, fabric.world().rank()),
+      reducer_(fabric, layout, team_, &Layout::shard, options.narrow),
+      sums_(fabric, layout, most_turns(options.num_micro_batches, layout.mesh()), options.disk) {
   for (const Unit& unit : layout.units()) {
     held_.emplace_back(unit.slots.size());
     if (unit.trains) largest_ = std::max(largest_, unit.size);
   }
   num_held_.assign(layout.units().size(), 0);
-  window_ = std::make_unique<comm::SharedSegments>(
-      session.node().allocate(bytes_for(largest_) * kUnitBuffers));
-  control_ = std::make_unique<comm::SharedSegments>(session.node().allocate(sizeof(Control)));
+  window_ = fabric.window(bytes_for(largest_) * kUnitBuffers, "gradients of units");
+  control_ = std::make_unique<comm::SharedSegments>(fabric.node().allocate(sizeof(Control)));
   if (layout.mesh().num_groups() > 1)
-    groups_.emplace(session, layout, options.narrow && session.topology().num_nodes > 1);
+    groups_.emplace(fabric, layout, options.narrow && fabric.topology().num_nodes > 1);
   begin_step(assign_micro_batches(options.num_micro_batches, layout.num_ranks(), team_.size(),
-                                  session.world().rank()));
+                                  fabric.world().rank()));
 }
 
 UnitGradients::~UnitGradients() = default;
@@ -96,7 +93,7 @@ std::span<float> UnitGradients::posted_buffer(int local, std::uint64_t sequence)
 // Puts a complete unit where the other ranks of the node can read it. Waits only when the buffer's
 // previous content has not been read by all, and helps to reduce meanwhile.
 void UnitGradients::post(std::size_t unit) {
-  comm::NodeGroup& node = session_.node();
+  comm::NodeGroup& node = fabric_.node();
   const std::uint64_t sequence = posted_;
   const auto& locals = team_.locals();
   if (sequence >= kUnitBuffers) {
@@ -160,14 +157,14 @@ void UnitGradients::begin_reduction() {
   for (const int local : team_.locals()) {
     const auto theirs =
         control(local).unit[consumed_ % kUnitBuffers].load(std::memory_order_relaxed);
-    if (theirs != unit) throw_other_order(layout_, session_.node().describe(local), theirs, unit);
+    if (theirs != unit) throw_other_order(layout_, fabric_.node().describe(local), theirs, unit);
     locals.push_back(posted_buffer(local, consumed_).data());
   }
   reduction_began_ = Clock::now();
   reducer_.begin(unit, locals);
   reducing_ = unit;
   posted_units_.pop_front();
-  control(session_.node().local_rank()).consumed.store(++consumed_, std::memory_order_release);
+  control(fabric_.node().local_rank()).consumed.store(++consumed_, std::memory_order_release);
 }
 
 void UnitGradients::finish_reduction() {
@@ -186,7 +183,7 @@ void UnitGradients::drain() {
       finish_reduction();
       continue;
     }
-    session_.node().wait_for_all(
+    fabric_.node().wait_for_all(
         [&](int local) {
           return !std::binary_search(locals.begin(), locals.end(), local) || is_posted_by(local);
         },
@@ -212,7 +209,7 @@ void UnitGradients::finish() {
 }
 
 std::span<const float> UnitGradients::sum(std::size_t unit, Range range) {
-  const Range mine = layout_.shard(unit, session_.world().rank());
+  const Range mine = layout_.shard(unit, fabric_.world().rank());
   return std::span<const float>(sums_.total(unit))
       .subspan(static_cast<std::size_t>(range.begin - mine.begin),
                static_cast<std::size_t>(range.size()));

@@ -21,7 +21,7 @@ namespace trireme::parallel {
 
 class UnitGradients : public Gradients {
  public:
-  UnitGradients(comm::Session& session, const Layout& layout, const GradientOptions& options);
+  UnitGradients(Fabric& fabric, const Layout& layout, const GradientOptions& options);
   ~UnitGradients() override;
 
   void begin_step(const Assignment& assignment) override;
@@ -50,7 +50,7 @@ class UnitGradients : public Gradients {
   void finish_reduction();
   void drain();
 
-  comm::Session& session_;
+  Fabric& fabric_;
   Team team_;
   UnitReducer reducer_;
   ShardSums sums_;
@@ -61,8 +61,8 @@ class UnitGradients : public Gradients {
 
   std::vector<std::vector<at::Tensor>> held_;  // gradients of units that are not complete yet
   std::vector<std::size_t> num_held_;
-  std::int64_t largest_ = 0;                      // unit that trains
-  std::unique_ptr<comm::SharedSegments> window_;  // a rank's unit buffers, filled in turn
+  std::int64_t largest_ = 0;        // unit that trains
+  std::unique_ptr<Window> window_;  // a rank's unit buffers, filled in turn
   std::unique_ptr<comm::SharedSegments> control_;
   std::deque<std::size_t> posted_units_;  // posted here, their reduction not begun
   std::uint64_t posted_ = 0;

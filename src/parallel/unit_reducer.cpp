@@ -24,13 +24,13 @@ void sum_locals(std::span<const float* const> locals, Range range, float* out) {
 
 }  // namespace
 
-UnitReducer::UnitReducer(comm::Session& session, const Layout& layout, const Team& team,
-                         RangeOf range_of, bool narrow)
+UnitReducer::UnitReducer(Fabric& fabric, const Layout& layout, const Team& team, RangeOf range_of,
+                         bool narrow)
     : layout_(layout),
       team_(team),
       range_of_(range_of),
-      me_(session.world().rank()),
-      exchange_(session.world(), layout),
+      me_(fabric.world().rank()),
+      exchange_(fabric.exchange(layout, Lane::kReduce)),
       narrow_(narrow && !team.on_one_node()) {
   // One partial sum from every node of the team, and those that go out.
   std::int64_t largest = 0;
@@ -41,11 +41,10 @@ UnitReducer::UnitReducer(comm::Session& session, const Layout& layout, const Tea
     largest = std::max(largest, needed);
   }
   buffer_ =
-      memory::HostBuffer(Bytes(static_cast<std::int64_t>(bytes_for(largest))), "sums of gradients");
+      fabric.buffer(Bytes(static_cast<std::int64_t>(bytes_for(largest))), "sums of gradients");
   if (narrow_)
-    messages_ =
-        memory::HostBuffer(Bytes(largest * static_cast<std::int64_t>(sizeof(kernels::Half))),
-                           "gradients on their way");
+    messages_ = fabric.buffer(Bytes(largest * static_cast<std::int64_t>(sizeof(kernels::Half))),
+                              "gradients on their way");
 }
 
 void UnitReducer::begin(std::size_t unit, std::span<const float* const> locals) {
@@ -91,27 +90,30 @@ void UnitReducer::begin(std::size_t unit, std::span<const float* const> locals) 
       in.push_back({*sender++, std::as_writable_bytes(std::span(partial, size))});
     }
   }
-  exchange_.begin(unit, kTagBase + tag_++ % kTagBase, out, std::move(in));
+  exchange_->begin(unit, kTagBase + tag_++ % kTagBase, std::move(out), std::move(in),
+                   [this] { add_nodes(); });
 }
 
 void UnitReducer::wait(const std::function<void()>& idle) {
-  exchange_.wait("reduce a unit's gradients", idle);
+  exchange_->wait("reduce a unit's gradients", idle);
+}
+
+// Perhaps in another thread: block by block, as kernels go there.
+void UnitReducer::add_nodes() {
+  const std::int64_t size = mine().size();
+  for (const auto& [message, into] : received_) {
+    const auto* const halves = reinterpret_cast<const kernels::Half*>(message.data());
+    for (std::int64_t at = 0; at < size; at += kBlock) {
+      const auto count = static_cast<std::size_t>(std::min(kBlock, size - at));
+      kernels::widen_bf16({halves + at, count}, {into + at, count});
+    }
+  }
+  const std::vector<const float*> partials(partials_.begin(), partials_.end());
+  tree_sum(partials, size, partials_[0]);
 }
 
 std::span<const float> UnitReducer::result() {
-  const std::int64_t size = mine().size();
-  for (const auto& [message, into] : received_) {
-    kernels::widen_bf16(
-        {reinterpret_cast<const kernels::Half*>(message.data()), static_cast<std::size_t>(size)},
-        {into, static_cast<std::size_t>(size)});
-  }
-  received_.clear();
-  if (partials_.size() > 1) {
-    const std::vector<const float*> partials(partials_.begin(), partials_.end());
-    tree_sum(partials, size, partials_[0]);
-    partials_.resize(1);
-  }
-  return {partials_[0], static_cast<std::size_t>(size)};
+  return {partials_[0], static_cast<std::size_t>(mine().size())};
 }
 
 }  // namespace trireme::parallel

@@ -3,12 +3,10 @@
 // room.
 #pragma once
 
-#include "trireme/comm/session.hpp"
-#include "trireme/memory/host_buffer.hpp"
 #include "trireme/parallel/layout.hpp"
 #include "trireme/parallel/team.hpp"
 
-#include "parallel/ordered_exchange.hpp"
+#include "parallel/fabric.hpp"
 
 #include <functional>
 #include <span>
@@ -23,14 +21,14 @@ class UnitReducer {
   using RangeOf = Range (Layout::*)(std::size_t, Rank) const;
 
   // `narrow`: partial sums of nodes travel in bf16.
-  UnitReducer(comm::Session& session, const Layout& layout, const Team& team, RangeOf range_of,
+  UnitReducer(Fabric& fabric, const Layout& layout, const Team& team, RangeOf range_of,
               bool narrow);
 
   // For each unit in the same order on every member. locals[i] = the i-th local member's gradient
   // of the whole unit; no longer needed when this returns.
   void begin(std::size_t unit, std::span<const float* const> locals);
   // Moves on without waiting; returns whether result() is there.
-  bool done() { return exchange_.done(); }
+  bool done() { return exchange_->done(); }
   void wait(const std::function<void()>& idle);
   // The sum over the team of this rank's range; valid until the next begin().
   std::span<const float> result();
@@ -40,19 +38,20 @@ class UnitReducer {
   }
 
  private:
+  void add_nodes();
   Range mine() const { return (layout_.*range_of_)(unit_, me_); }
 
   const Layout& layout_;
   const Team& team_;
   RangeOf range_of_;
   Rank me_;
-  memory::HostBuffer buffer_;
-  OrderedExchange exchange_;
+  Buffer buffer_;
+  std::unique_ptr<Exchange> exchange_;
   std::size_t unit_ = 0;
   std::vector<float*> partials_;  // of this rank's range, by node of the team
   // Narrow: messages as they travel, and whose values are not in partials_ yet.
   bool narrow_;
-  memory::HostBuffer messages_;
+  Buffer messages_;
   std::vector<std::pair<std::span<const std::byte>, float*>> received_;
   int tag_ = 0;
 };

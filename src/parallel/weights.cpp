@@ -1,5 +1,6 @@
 #include "trireme/parallel/weights.hpp"
 
+#include "parallel/fabric.hpp"
 #include "parallel/gathered_weights.hpp"
 #include "parallel/resident_weights.hpp"
 #include <torch/torch.h>
@@ -26,13 +27,13 @@ at::Tensor Weights::view_of(std::size_t unit, std::byte* data, const at::Tensor&
   return at::from_blob(data, parameter.sizes(), at::TensorOptions().dtype(type_of(unit)));
 }
 
-std::unique_ptr<Weights> make_weights(comm::Session& session, const Layout& layout,
+std::unique_ptr<Weights> make_weights(Fabric& fabric, const Layout& layout,
                                       const Strategy& strategy, const WeightOptions& options) {
   const bool sharded = strategy.work == Placement::kFlatShard;
-  const bool together = every_group_is_on_one_node(session.topology(), layout.mesh());
+  const bool together = every_group_is_on_one_node(fabric.topology(), layout.mesh());
   if (sharded && (!together || !options.disk.folder.empty()))
-    return std::make_unique<GatheredWeights>(session, layout, options);
-  return std::make_unique<ResidentWeights>(session, layout, strategy, options.compute);
+    return std::make_unique<GatheredWeights>(fabric, layout, options);
+  return std::make_unique<ResidentWeights>(fabric, layout, strategy, options.compute);
 }
 
 }  // namespace trireme::parallel

@@ -110,12 +110,30 @@ EngineOptions options_for(const std::string& strategy, at::ScalarType compute, s
   return options;
 }
 
-// strategy, compute type, ranks a node
+// How ranks lie: so many a node, 0 for all on one, or each with a device of its own, whose streams work early or late.
+constexpr int kEarlyDevices = -1;
+constexpr int kLateDevices = -2;
+
+int ranks_per_node(int where) { return std::max(where, 0); }
+
+ComputeOn compute_on(int where) {
+  if (where >= 0) return ComputeOn::kHost;
+  return where == kEarlyDevices ? ComputeOn::kEarlyDevice : ComputeOn::kLateDevice;
+}
+
+std::string name_of_place(int where) {
+  if (where >= 0) return where == 0 ? "one_node" : "nodes_of_" + std::to_string(where);
+  return where == kEarlyDevices ? "early_devices" : "late_devices";
+}
+
+// strategy, compute type, how ranks lie
 using Setting = std::tuple<const char*, at::ScalarType, int>;
 
 class EngineOf : public ::testing::TestWithParam<Setting> {
  protected:
-  comm::Session session{nullptr, nullptr, session_options(std::get<2>(GetParam()))};
+  EngineOf() { options.compute_on = compute_on(std::get<2>(GetParam())); }
+
+  comm::Session session{nullptr, nullptr, session_options(ranks_per_node(std::get<2>(GetParam())))};
   comm::Communicator& world = session.world();
   at::ScalarType compute = std::get<1>(GetParam());
   std::int64_t micro_batches = micro_batches_for(world.size());
@@ -353,18 +371,21 @@ TEST_P(EngineOf, weights_follow_state_that_was_written_from_outside) {
 }
 
 // The plan of a machine like this one.
-RankPlan planned(const Engine& engine, const comm::Session& session, const EngineOptions& options, int ranks_per_node) {
+// A rank with a device is a node of its own.
+RankPlan planned(const Engine& engine, comm::Session& session, const EngineOptions& options, int where) {
   const comm::Topology& topology = session.topology();
   const int ranks = topology.first_rank.back();
-  return plan_rank(engine.layout().units(), options, {ranks, ranks_per_node == 0 ? ranks : ranks_per_node},
-                   Rank(topology.first_rank[static_cast<std::size_t>(topology.node)]));
+  const Rank first(topology.first_rank[static_cast<std::size_t>(topology.node)]);
+  const bool alone = where < 0;
+  return plan_rank(engine.layout().units(), options, {ranks, alone ? 1 : where == 0 ? ranks : where},
+                   alone ? session.world().rank() : first);
 }
 
 // Of the first rank of this node; within a page a buffer.
-void expect_as_planned(const Engine& engine, comm::Session& session, const EngineOptions& options, int ranks_per_node) {
-  if (session.node().local_rank() != 0) return;
+void expect_as_planned(const Engine& engine, comm::Session& session, const EngineOptions& options, int where) {
+  if (where >= 0 && session.node().local_rank() != 0) return;
   const MemoryUse use = engine.memory();
-  const MemoryUse plan = planned(engine, session, options, ranks_per_node).memory;
+  const MemoryUse plan = planned(engine, session, options, where).memory;
   const auto near = [](Bytes is, Bytes should, const char* what) {
     EXPECT_NEAR(static_cast<double>(is.value), static_cast<double>(should.value), 4096) << what;
   };
@@ -404,7 +425,7 @@ TEST_P(EngineOf, sums_that_travel_in_bf16_are_near_those_in_fp32) {
     engaged->engine.sums();
     gradients.push_back(gradient_of(world, engaged->engine));
   }
-  const bool travels = session.topology().num_nodes > 1;
+  const bool travels = session.topology().num_nodes > 1 || (std::get<2>(GetParam()) < 0 && world.size() > 1);
   if (!travels) {
     EXPECT_EQ(gradients[0], gradients[1]);
   }
@@ -490,16 +511,22 @@ TEST_P(EngineOf, refuses_a_sparse_gradient_by_name) {
 }
 
 std::string name_of(const ::testing::TestParamInfo<Setting>& test) {
-  const auto& [strategy, compute, ranks_per_node] = test.param;
-  return std::string(strategy) + (compute == at::kFloat ? "_fp32" : "_bf16") +
-         (ranks_per_node == 0 ? "_one_node" : "_nodes_of_" + std::to_string(ranks_per_node));
+  const auto& [strategy, compute, where] = test.param;
+  return std::string(strategy) + (compute == at::kFloat ? "_fp32_" : "_bf16_") + name_of_place(where);
 }
 
 // Nodes of three are uneven on four ranks, nodes of two on three.
-INSTANTIATE_TEST_SUITE_P(each, EngineOf,
-                         ::testing::Combine(::testing::Values("ddp", "zero1", "zero2", "zero3", "hsdp"),
-                                            ::testing::Values(at::kFloat, at::kBFloat16), ::testing::Values(0, 1, 2, 3)),
-                         name_of);
+std::vector<Setting> settings() {
+  std::vector<Setting> result;
+  for (const char* strategy : {"ddp", "zero1", "zero2", "zero3", "hsdp"}) {
+    for (const int where : {0, 1, 2, 3, kEarlyDevices})
+      result.emplace_back(strategy, at::kFloat, where);
+    for (const int where : {0, 1, 2, 3, kLateDevices})
+      result.emplace_back(strategy, at::kBFloat16, where);
+  }
+  return result;
+}
+INSTANTIATE_TEST_SUITE_P(each, EngineOf, ::testing::ValuesIn(settings()), name_of);
 
 // ---- state on disk -------------------------------------------------------------------------------------------------
 
@@ -509,16 +536,17 @@ struct OnDisk {
 };
 const std::vector<OnDisk> kOnDisk = {{true, false, false}, {false, true, false}, {false, false, true}, {true, true, true}};
 
-// strategy, index into kOnDisk, ranks a node
+// strategy, index into kOnDisk, how ranks lie
 class DiskOf : public ::testing::TestWithParam<std::tuple<const char*, int, int>> {};
 
 TEST_P(DiskOf, changes_no_bit) {
-  const auto& [strategy, which, ranks_per_node] = GetParam();
+  const auto& [strategy, which, where] = GetParam();
   const OnDisk& on_disk = kOnDisk[static_cast<std::size_t>(which)];
   const parallel::Strategy& row = parallel::strategy(strategy);
-  comm::Session session(nullptr, nullptr, session_options(ranks_per_node));
+  comm::Session session(nullptr, nullptr, session_options(ranks_per_node(where)));
   comm::Communicator& world = session.world();
   EngineOptions options = options_for(strategy, at::kBFloat16, 3 * micro_batches_for(world.size()), world.size());
+  options.compute_on = compute_on(where);
   EngineOptions with = options;
   with.work_on_disk = on_disk.work;
   with.grad_on_disk = on_disk.grad;
@@ -543,7 +571,7 @@ TEST_P(DiskOf, changes_no_bit) {
   };
   for (std::int64_t number = 1; number <= 3; ++number) EXPECT_EQ(step(memory, number), step(disk, number));
   EXPECT_GT(disk.engine.memory().disk.value, 0);
-  expect_as_planned(disk.engine, session, with, ranks_per_node);
+  expect_as_planned(disk.engine, session, with, where);
   EXPECT_GT(disk.engine.take_tier_stats().read.value, 0);
   EXPECT_EQ(memory.engine.memory().disk.value, 0);
   // Every array of every piece, read and written in another order than it lies in.
@@ -573,10 +601,10 @@ TEST_P(DiskOf, changes_no_bit) {
 
 INSTANTIATE_TEST_SUITE_P(each, DiskOf,
                          ::testing::Combine(::testing::Values("ddp", "zero1", "zero2", "zero3", "hsdp"),
-                                            ::testing::Range(0, 4), ::testing::Values(0, 1, 2)),
+                                            ::testing::Range(0, 4), ::testing::Values(0, 1, 2, kEarlyDevices)),
                          [](const auto& test) {
                            return std::string(std::get<0>(test.param)) + "_" + std::to_string(std::get<1>(test.param)) +
-                                  "_nodes_of_" + std::to_string(std::get<2>(test.param));
+                                  "_" + name_of_place(std::get<2>(test.param));
                          });
 
 // ---- memory --------------------------------------------------------------------------------------------------------
@@ -697,11 +725,15 @@ INSTANTIATE_TEST_SUITE_P(each, MemoryOf,
 
 // A model whose blocks' order follows the data; the blocks are alike, so that nothing but their names tells them apart.
 // DESIGN section 3: a rank that touches units in another order is named.
-TEST(EngineOrder, of_units_that_differs_between_nodes_is_named) {
-  comm::Session session(nullptr, nullptr, session_options(1, 3));
+class EngineOrder : public ::testing::TestWithParam<int> {};
+
+TEST_P(EngineOrder, of_units_that_differs_between_nodes_is_named) {
+  comm::Session session(nullptr, nullptr, session_options(ranks_per_node(GetParam()), 3));
   comm::Communicator& world = session.world();
   if (world.size() != 2) GTEST_SKIP() << "a test for two ranks";
-  Engaged<Wide> engaged(session, options_for("zero3", at::kFloat, 2, 2));
+  EngineOptions options = options_for("zero3", at::kFloat, 2, 2);
+  options.compute_on = compute_on(GetParam());
+  Engaged<Wide> engaged(session, options);
   std::string message;
   try {
     engaged.engine.accumulate(Step(1), [&](std::int64_t m) {
@@ -718,6 +750,9 @@ TEST(EngineOrder, of_units_that_differs_between_nodes_is_named) {
   EXPECT_THAT(message, HasSubstr("order"));
   world.barrier("both have ended");
 }
+
+INSTANTIATE_TEST_SUITE_P(each, EngineOrder, ::testing::Values(1, kEarlyDevices, kLateDevices),
+                         [](const auto& test) { return name_of_place(test.param); });
 
 }  // namespace
 }  // namespace trireme::parallel

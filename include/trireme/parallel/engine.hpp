@@ -13,6 +13,7 @@
 #include "trireme/base/units.hpp"
 #include "trireme/comm/session.hpp"
 #include "trireme/memory/tier_file.hpp"
+#include "trireme/parallel/compute_on.hpp"
 #include "trireme/parallel/deferred.hpp"
 #include "trireme/parallel/disk.hpp"
 #include "trireme/parallel/dispatch.hpp"
@@ -61,6 +62,7 @@ struct EngineOptions {
   bool grad_on_disk = false;
   bool state_on_disk = false;
   DiskOptions disk = {};
+  ComputeOn compute_on = ComputeOn::kHost;
 };
 
 // What a micro-batch gives: the value to differentiate, and over how many targets its loss was

@@ -3,7 +3,6 @@
 // nodes only partial sums travel.
 #pragma once
 
-#include "trireme/comm/session.hpp"
 #include "trireme/memory/tier_file.hpp"
 #include "trireme/parallel/disk.hpp"
 #include "trireme/parallel/layout.hpp"
@@ -18,6 +17,8 @@
 #include <vector>
 
 namespace trireme::parallel {
+
+class Fabric;
 
 struct GradientOptions {
   std::int64_t num_micro_batches = 1;  // the most that a step has
@@ -87,7 +88,7 @@ class Gradients {
 };
 
 // @collective.
-std::unique_ptr<Gradients> make_gradients(comm::Session& session, const Layout& layout,
+std::unique_ptr<Gradients> make_gradients(Fabric& fabric, const Layout& layout,
                                           const Strategy& strategy, const GradientOptions& options);
 
 }  // namespace trireme::parallel

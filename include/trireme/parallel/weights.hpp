@@ -6,7 +6,6 @@
 // which come and go as operators touch them.
 #pragma once
 
-#include "trireme/comm/session.hpp"
 #include "trireme/memory/tier_file.hpp"
 #include "trireme/parallel/disk.hpp"
 #include "trireme/parallel/dispatch.hpp"
@@ -20,6 +19,8 @@
 #include <vector>
 
 namespace trireme::parallel {
+
+class Fabric;
 
 struct WeightOptions {
   at::ScalarType compute = at::kBFloat16;  // kBFloat16, kHalf or kFloat
@@ -93,7 +94,7 @@ class Weights : public OperatorObserver {
 };
 
 // @collective.
-std::unique_ptr<Weights> make_weights(comm::Session& session, const Layout& layout,
+std::unique_ptr<Weights> make_weights(Fabric& fabric, const Layout& layout,
                                       const Strategy& strategy, const WeightOptions& options);
 
 }  // namespace trireme::parallel

@@ -1,0 +1,15 @@
+// Where the network computes, and weights and gradients live.
+#pragma once
+
+namespace trireme::parallel {
+
+enum class ComputeOn {
+  kHost,  // in memory that the ranks of a node share
+  kGpu,   // each rank on a device of its own
+  // For tests: on the host as a device of each rank, whose streams work early or late
+  // (memory::HostTiming).
+  kEarlyDevice,
+  kLateDevice,
+};
+
+}  // namespace trireme::parallel
