@@ -215,6 +215,8 @@ trireme_find_config(CLI11 CLI11 TARGETS CLI11::CLI11 NEED required PACKAGE libcl
 trireme_find_plain(hwloc HEADER hwloc.h LIBRARY hwloc PKGCONFIG hwloc NEED required PACKAGE libhwloc-dev)
 trireme_find_plain(xxhash HEADER xxhash.h LIBRARY xxhash PKGCONFIG libxxhash NEED required PACKAGE libxxhash-dev)
 
+trireme_find_plain(icu HEADER unicode/normalizer2.h LIBRARY icuuc PKGCONFIG icu-uc NEED required PACKAGE libicu-dev)
+trireme_find_plain(pcre2 HEADER pcre2.h LIBRARY pcre2-8 PKGCONFIG libpcre2-8 NEED required PACKAGE libpcre2-dev)
 trireme_find_plain(zlib HEADER zlib.h LIBRARY z PKGCONFIG zlib NEED required PACKAGE zlib1g-dev)
 trireme_find_plain(zstd HEADER zstd.h LIBRARY zstd PKGCONFIG libzstd NEED required PACKAGE libzstd-dev)
 

@@ -3,7 +3,7 @@
 #   trireme_room(comm SOURCES a.cpp mpi/b.cpp DEPENDS base obs LIBRARIES MPI [TORCH] [COMPILE_OPTIONS -f..])
 #     makes the static library trireme_comm, alias trireme::comm, with include/ as its public headers.
 #     A room without sources is header-only. TORCH gives LibTorch and the shared precompiled header.
-#     LIBRARIES: MPI HDF5 Kokkos fmt spdlog yaml nlohmann CLI11 hwloc xxhash zlib zstd threads dl nccl cudart, or any target.
+#     LIBRARIES: MPI HDF5 Kokkos fmt spdlog yaml nlohmann CLI11 hwloc icu pcre2 xxhash zlib zstd threads dl nccl cudart, or any target.
 #   trireme_program(trireme SOURCES main.cpp DEPENDS app LIBRARIES .. [TORCH] [INSTALL] [WHOLE])
 #     makes build/<preset>/bin/trireme. WHOLE keeps every object of every room and exports its symbols, for plug-ins.
 

@@ -24,6 +24,7 @@ void add_checkpoint(Program program);
 void add_config(Program program);
 void add_report(Program program);
 void add_plan(Program program);
+void add_data(Program program);
 void add_submit(Program program);
 void add_env(Program program);
 void add_doctor(Program program);

@@ -20,13 +20,27 @@ void add_generate(Program program) {
   command->add_option("--tokens", options->tokens, "how many tokens to write")
       ->capture_default_str();
   command
-      ->add_option("--temperature", options->temperature,
+      ->add_option("--temperature", options->sampling.temperature,
                    "0: always the likeliest token; higher: bolder")
       ->capture_default_str();
   command
-      ->add_option("--top-k", options->top_k,
+      ->add_option("--top-k", options->sampling.top_k,
                    "draw among the k likeliest tokens only; 0: among all")
       ->capture_default_str();
+  command
+      ->add_option("--top-p", options->sampling.top_p,
+                   "draw among the likeliest tokens that together have this probability")
+      ->capture_default_str();
+  command
+      ->add_option("--min-p", options->sampling.min_p,
+                   "draw among tokens with this part of the likeliest one's probability")
+      ->capture_default_str();
+  command
+      ->add_option("--repetition-penalty", options->sampling.repetition_penalty,
+                   "above 1: what was written already is less likely")
+      ->capture_default_str();
+  command->add_option("--stop", options->stop, "end before this text; may be given several times")
+      ->allow_extra_args(false);
   command->add_option("--seed", options->seed, "the same seed writes the same text")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);

@@ -54,6 +54,7 @@ int run(int argc, char** argv) {
   add_config(program);
   add_report(program);
   add_plan(program);
+  add_data(program);
   add_submit(program);
   add_env(program);
   add_doctor(program);

@@ -117,8 +117,10 @@ std::vector<Field> make_fields() {
         {.min = 0, .max = 1, .below_max = true}},
        at<&C::data, &Data::eval_fraction>},
       {{"data.tokenizer", "",
-        "how text becomes tokens; bytes: one token per byte; a number: the vocabulary of files "
-        "that hold tokens already",
+        "how text becomes tokens; bytes: one token per byte; the path of a Hugging Face "
+        "tokenizer.json, or of a folder with one; a number: the vocabulary of files that hold "
+        "tokens "
+        "already",
         Form::kPath},
        at<&C::data, &Data::tokenizer>},
       {{"data.sequence_length", "tokens", "length of a training sequence; at most model.context",

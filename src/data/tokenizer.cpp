@@ -4,6 +4,7 @@
 #include "trireme/base/random.hpp"
 #include "trireme/base/text.hpp"
 
+#include "data/tokenizer/hugging_face.hpp"
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -54,7 +55,7 @@ class OnlyAVocabulary final : public Tokenizer {
     throw Error(
         ErrorKind::kConfig,
         fmt::format("tokenizer {} is only the size of a vocabulary and knows no text", size_),
-        "set data.tokenizer: bytes");
+        "set data.tokenizer: bytes, or the path of a tokenizer.json");
   }
   std::int64_t size_;
 };
@@ -77,6 +78,18 @@ std::optional<std::uint32_t> Tokenizer::end_of_text() const {
   return std::nullopt;
 }
 
+std::filesystem::path tokenizer_file(const std::string& name) {
+  if (name == "bytes" || number_in(name)) return {};
+  const std::filesystem::path path(name);
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return path / "tokenizer.json";
+  return std::filesystem::exists(path, ignored) ? path : std::filesystem::path();
+}
+
+std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view json, const std::string& name) {
+  return detail::parse_hugging_face(json, name);
+}
+
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& name) {
   if (name == "bytes") return std::make_shared<const Bytes>();
   if (const auto size = number_in(name)) {
@@ -85,10 +98,13 @@ std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& name) {
     }
     return std::make_shared<const OnlyAVocabulary>(*size);
   }
+  if (const auto file = tokenizer_file(name); !file.empty()) return detail::load_hugging_face(file);
   const std::array<std::string, 1> known{"bytes"};
-  throw Error(ErrorKind::kConfig, fmt::format("unknown tokenizer '{}'", name),
-              nearest(name, known) ? "did you mean 'bytes'?"
-                                   : "there is 'bytes', and a number for files of tokens");
+  throw Error(ErrorKind::kConfig, fmt::format("there is no tokenizer '{}'", name),
+              nearest(name, known)
+                  ? "did you mean 'bytes'?"
+                  : "there is 'bytes', the path of a tokenizer.json or of a folder with one, and a "
+                    "number for files of tokens");
 }
 
 }  // namespace trireme::data

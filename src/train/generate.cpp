@@ -3,10 +3,13 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/random.hpp"
 #include "trireme/ckpt/checkpoint.hpp"
+#include "trireme/ckpt/hugging_face.hpp"
 #include "trireme/ckpt/tools.hpp"
 #include "trireme/config/load.hpp"
+#include "trireme/data/tokenizer.hpp"
 #include "trireme/model/language_model.hpp"
 
+#include "sampling.hpp"
 #include <fmt/format.h>
 #include <torch/torch.h>
 
@@ -17,11 +20,18 @@ namespace trireme::train {
 namespace {
 
 void check(const GenerateOptions& options) {
+  const Sampling& sampling = options.sampling;
   std::string problems;
   if (options.tokens < 1) problems += "\n  --tokens is at least 1";
-  if (!(options.temperature >= 0) || options.temperature > 1e6)
+  if (!(sampling.temperature >= 0) || sampling.temperature > 1e6)
     problems += "\n  --temperature is 0 or above";
-  if (options.top_k < 0) problems += "\n  --top-k is 0 (all tokens) or above";
+  if (sampling.top_k < 0) problems += "\n  --top-k is 0 (all tokens) or above";
+  if (!(sampling.top_p > 0 && sampling.top_p <= 1))
+    problems += "\n  --top-p is above 0 and at most 1";
+  if (!(sampling.min_p >= 0 && sampling.min_p <= 1)) problems += "\n  --min-p is from 0 to 1";
+  if (!(sampling.repetition_penalty > 0) || sampling.repetition_penalty > 1e6)
+    problems += "\n  --repetition-penalty is above 0";
+  if (std::ranges::count(options.stop, "") > 0) problems += "\n  --stop is not empty";
   if (!problems.empty()) throw Error(ErrorKind::kConfig, "generate:" + problems);
 }
 
@@ -34,15 +44,22 @@ config::Model stored_model(const ckpt::Reader& reader) {
   return config::load_model(text->second, "extra/config of " + reader.path().string());
 }
 
-void require_bytes(const ckpt::Reader& reader) {
-  const auto text = reader.extra().find("config");
+// The checkpoint's own tokenizer, or the one that its run named.
+std::shared_ptr<const data::Tokenizer> load_tokenizer(const ckpt::Reader& reader) {
+  const auto& texts = reader.extra();
+  const auto kept = texts.find(std::string(ckpt::kStoredTokenizer));
+  if (kept != texts.end()) {
+    return data::parse_tokenizer(kept->second,
+                                 "extra/" + kept->first + " of " + reader.path().string());
+  }
   const config::Data data =
-      config::load_data(text->second, "extra/config of " + reader.path().string());
-  if (data.tokenizer == "bytes") return;
+      config::load_data(texts.at("config"), "extra/config of " + reader.path().string());
+  auto tokenizer = data::load_tokenizer(data.tokenizer);
+  if (tokenizer->has_text()) return tokenizer;
   throw Error(ErrorKind::kConfig,
-              fmt::format("generate: the model reads tokens of '{}', which have no text here",
+              fmt::format("the model reads tokens of a vocabulary of {}, which have no text here",
                           data.tokenizer),
-              "only models of data.tokenizer: bytes can be given a prompt");
+              "only a run whose data.tokenizer is bytes or a tokenizer.json can be given a prompt");
 }
 
 std::shared_ptr<model::LanguageModel> load_model(const ckpt::Reader& reader,
@@ -66,20 +83,67 @@ std::shared_ptr<model::LanguageModel> load_model(const ckpt::Reader& reader,
   return network;
 }
 
-// Draws the next token: number `index` of the stream `seed`, so that a text is a function of seed
-// and prompt.
-std::int64_t draw(const at::Tensor& logits_V, const GenerateOptions& options, std::uint64_t index) {
-  if (options.temperature == 0) return logits_V.argmax().item<std::int64_t>();
-  const std::int64_t vocabulary = logits_V.size(0);
-  const std::int64_t k = options.top_k == 0 ? vocabulary : std::min(options.top_k, vocabulary);
-  const auto [values, tokens] = logits_V.to(torch::kDouble).topk(k);
-  const at::Tensor sums = torch::softmax(values / options.temperature, 0).cumsum(0);
-  const double target =
-      static_cast<double>(unit_float(philox(options.seed, index)[0])) * sums[-1].item<double>();
-  const std::int64_t place =
-      torch::searchsorted(sums, torch::tensor(target, torch::kDouble), false, true)
-          .item<std::int64_t>();
-  return tokens[std::min(place, k - 1)].item<std::int64_t>();
+// Text as it comes: bytes that may still become part of a character, or of what ends the text, wait.
+class Stream {
+ public:
+  Stream(const data::Tokenizer& tokenizer, const std::vector<std::string>& stop,
+         const std::function<void(std::string_view)>& emit)
+      : tokenizer_(tokenizer), stop_(stop), emit_(emit) {
+    for (const std::string& one : stop) longest_ = std::max(longest_, one.size());
+  }
+
+  // Returns whether the text goes on.
+  bool add(std::int64_t token) {
+    ids_.push_back(static_cast<std::uint32_t>(token));
+    std::string text = tokenizer_.decode(ids_, true);
+    for (const std::string& one : stop_) {
+      const auto found = text.find(one);
+      if (found == std::string::npos) continue;
+      text.resize(found);
+      show(text, text.size());
+      return false;
+    }
+    constexpr std::string_view kUnfinished = "\xef\xbf\xbd";
+    if (!tokenizer_.one_token_per_byte() && text.ends_with(kUnfinished)) return true;
+    show(text, text.size() - std::min(text.size(), longest_ > 0 ? longest_ - 1 : 0));
+    return true;
+  }
+
+  void finish() {
+    const std::string text = tokenizer_.decode(ids_, true);
+    show(text, text.size());
+  }
+
+ private:
+  void show(const std::string& text, std::size_t end) {
+    if (end <= shown_) return;
+    emit_(std::string_view(text).substr(shown_, end - shown_));
+    shown_ = end;
+  }
+
+  const data::Tokenizer& tokenizer_;
+  const std::vector<std::string>& stop_;
+  const std::function<void(std::string_view)>& emit_;
+  std::size_t longest_ = 0;
+  std::vector<std::uint32_t> ids_;
+  std::size_t shown_ = 0;
+};
+
+// A text needs a first token to go on from.
+std::vector<std::int64_t> first_tokens(const std::string& prompt,
+                                       const data::Tokenizer& tokenizer) {
+  std::vector<std::uint32_t> ids = tokenizer.encode(prompt, true);
+  if (ids.empty() && tokenizer.end_of_text()) ids.push_back(*tokenizer.end_of_text());
+  if (ids.empty()) ids = tokenizer.encode("\n", true);
+  return {ids.begin(), ids.end()};
+}
+
+at::Tensor next_scores(model::LanguageModel& network, std::span<const std::int64_t> text,
+                       std::int64_t context) {
+  const auto window = text.last(std::min(static_cast<std::size_t>(context), text.size()));
+  const at::Tensor tokens_1T =
+      torch::tensor(at::ArrayRef<std::int64_t>(window.data(), window.size())).unsqueeze(0);
+  return network.logits(tokens_1T)[0][-1].to(torch::kFloat).contiguous();
 }
 
 }  // namespace
@@ -88,25 +152,23 @@ void generate(const GenerateOptions& options, const std::function<void(std::stri
   check(options);
   const ckpt::Reader reader(ckpt::resolve(options.checkpoint));
   const config::Model shape = stored_model(reader);
-  require_bytes(reader);
+  const auto tokenizer = load_tokenizer(reader);
   const auto network = load_model(reader, shape);
   const at::NoGradGuard no_grad;
-  // The byte tokenizer: a token is a byte. A text needs a first token to go on from.
-  std::vector<std::int64_t> text;
-  for (const char c : options.prompt.empty() ? std::string("\n") : options.prompt) {
-    text.push_back(static_cast<unsigned char>(c));
-  }
+  std::vector<std::int64_t> text = first_tokens(options.prompt, *tokenizer);
+  const auto end = tokenizer->end_of_text();
   emit(options.prompt);
+  Stream stream(*tokenizer, options.stop, emit);
   for (std::int64_t i = 0; i < options.tokens; ++i) {
-    const std::size_t window = std::min(static_cast<std::size_t>(shape.context), text.size());
-    const at::Tensor tokens_1T =
-        torch::tensor(at::ArrayRef<std::int64_t>(text.data() + text.size() - window, window))
-            .unsqueeze(0);
-    const at::Tensor logits_V = network->logits(tokens_1T)[0][-1];
-    text.push_back(draw(logits_V, options, static_cast<std::uint64_t>(i)));
-    const char letter = static_cast<char>(text.back());
-    emit({&letter, 1});
+    const at::Tensor scores_V = next_scores(*network, text, shape.context);
+    const auto uniform =
+        static_cast<double>(unit_float(philox(options.seed, static_cast<std::uint64_t>(i))[0]));
+    text.push_back(draw({scores_V.data_ptr<float>(), static_cast<std::size_t>(scores_V.numel())},
+                        options.sampling, text, uniform));
+    if (end && text.back() == static_cast<std::int64_t>(*end)) break;
+    if (!stream.add(text.back())) return;
   }
+  stream.finish();
 }
 
 }  // namespace trireme::train

@@ -3,7 +3,9 @@
 #include "trireme/base/deadline.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/random.hpp"
+#include "trireme/ckpt/hugging_face.hpp"
 #include "trireme/ckpt/tools.hpp"
+#include "trireme/data/tokenizer.hpp"
 #include "trireme/memory/process.hpp"
 #include "trireme/model/language_model.hpp"
 #include "trireme/obs/metrics.hpp"
@@ -28,6 +30,7 @@
 #include <cmath>
 #include <fstream>
 #include <optional>
+#include <sstream>
 
 namespace trireme::train {
 
@@ -50,6 +53,13 @@ data::Split open_data(const config::Data& data) {
   if (!data.eval.empty()) return {train, data::open(dataset_options(data, data.eval))};
   if (data.eval_fraction == 0) return {train, nullptr};
   return data::split(train, data.eval_fraction);
+}
+
+// Empty for no file.
+std::string read_text(const fs::path& file) {
+  std::ostringstream text;
+  if (!file.empty()) text << std::ifstream(file, std::ios::binary).rdbuf();
+  return text.str();
 }
 
 // The run from the moment that everything is checked: model, engine, data and counters, and what
@@ -91,7 +101,8 @@ class Run {
   std::optional<optim::LossScaler> scaler_;
 
   data::Split data_;
-  config::Model shape_;  // with every size that the configuration leaves to be derived
+  std::string tokenizer_json_;  // goes into checkpoints, so that they can be used without the file
+  config::Model shape_;         // with every size that the configuration leaves to be derived
   std::optional<TokenBatches> train_batches_;
   std::optional<TokenBatches> eval_batches_;
   std::int64_t num_eval_batches_ = 0;
@@ -129,6 +140,7 @@ void Run::check() {
   scaler_.emplace(scaler_options(config_.precision));
   make_schedule();
   data_ = open_data(config_.data);
+  tokenizer_json_ = read_text(data::tokenizer_file(config_.data.tokenizer));
   if (config_.model.vocab == 0) {
     config_.model.vocab = data_.train->vocabulary_size();
     loaded_.sources["model.vocab"] = "the tokenizer";
@@ -466,9 +478,11 @@ void Run::save() {
   state_.loss_scaler = scaler_->state();
   const ckpt::SaveOptions options =
       save_options(config_.checkpoint, folder_.checkpoints(), Step(state_.step));
-  const ckpt::SaveResult saved = saver_.save(
-      context_.world(),
-      snapshot(*engine_, *optimizer_, state_, config::to_yaml(config_, loaded_.sources)), options);
+  ckpt::Snapshot content =
+      snapshot(*engine_, *optimizer_, state_, config::to_yaml(config_, loaded_.sources));
+  if (!tokenizer_json_.empty())
+    content.extra.emplace(std::string(ckpt::kStoredTokenizer), tokenizer_json_);
+  const ckpt::SaveResult saved = saver_.save(context_.world(), content, options);
   last_save_seconds_ = seconds_since(start);
   last_checkpoint_ = saved.path;
   last_saved_step_ = state_.step;

@@ -15,7 +15,8 @@ import tempfile
 
 TORCH_ROOMS = {"model", "parallel", "optim", "train", "data"}
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
-SOURCE_ONLY = re.compile(r"^(yaml-cpp|nlohmann|spdlog)/")
+# json_fwd.hpp is made for headers: it only declares.
+SOURCE_ONLY = re.compile(r"^(yaml-cpp|nlohmann|spdlog)/(?!json_fwd\.hpp)")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 # Calls, also with std:: or :: before them, but no members, other namespaces, declarations or longer names.
 EXITS = re.compile(r"(?<![\w.>:])(?<!void )(?:std::|::)?(exit|_exit|_Exit|quick_exit|abort|terminate|MPI_Abort)\s*\(")

@@ -52,5 +52,34 @@ def test_damaged_files_are_named_with_their_offset_before_the_first_step(place):
         scenario.require(not (place.path / "runs").exists(), f"{name}: a run was begun")
 
 
+def test_a_trained_tokenizer_tokenizes_on_two_ranks_and_its_model_writes_text(place):
+    text = scenario.text_of(60_000)
+    with open(place.path / "lines.jsonl", "w") as file:
+        file.writelines(json.dumps({"text": text[i:i + 600]}) + "\n" for i in range(0, len(text), 600))
+    tokenize = ["data", "tokenize", "lines.jsonl", "--tokenizer", "tokenizer.json", "--train-bpe", 300]
+    place.run(*tokenize, "--to", "two", ranks=2)
+    place.run(*tokenize, "--to", "one", "--threads", 2)
+    for part in (place.path / "one").iterdir():
+        scenario.require_equal((place.path / "two" / part.name).read_bytes(), part.read_bytes(), part.name)
+    again = place.run(*tokenize, "--to", "one")
+    scenario.require("1 of them were there" in again.err, f"nothing was kept: {again.describe()}")
+    looked = place.run("data", "inspect", "one", "--verify", "--tokenizer", "tokenizer.json").out
+    for phrase in ("format", "tokens", "100, the longest", "match their checksums"):
+        scenario.require(phrase in looked, f"inspect does not say '{phrase}': {looked}")
+
+    place.train({**MIXED, "data.train": [{"path": "one", "format": "tokens"}], "data.tokenizer": "tokenizer.json"}, ranks=2)
+    (place.path / "tokenizer.json").unlink()  # the checkpoint has its own
+    first = place.run("generate", "runs/run", "--prompt", "The ", "--tokens", 20, "--top-p", 0.9, "--min-p", 0.01,
+                      "--repetition-penalty", 1.1).out
+    scenario.require(first.startswith("The ") and len(first) > 20, f"no text: {first!r}")
+    stop = first[10:13]
+    cut = place.run("generate", "runs/run", "--prompt", "The ", "--tokens", 20, "--top-p", 0.9, "--min-p", 0.01,
+                    "--repetition-penalty", 1.1, "--stop", stop).out
+    scenario.require_equal(cut, first[:first.index(stop, 4)] + "\n", f"text that stops before {stop!r}")
+    place.run("ckpt", "export", "runs/run", "--to", "exported")
+    scenario.require_equal(json.loads((place.path / "exported" / "tokenizer.json").read_text())["model"]["type"], "BPE",
+                           "the exported tokenizer")
+
+
 if __name__ == "__main__":
     sys.exit(scenario.main(globals()))

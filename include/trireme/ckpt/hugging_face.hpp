@@ -15,9 +15,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace trireme::ckpt {
+
+// The name of a checkpoint's text (Snapshot::extra) that is the model's tokenizer.json.
+inline constexpr std::string_view kStoredTokenizer = "hugging_face/tokenizer.json";
 
 struct Parameter {
   std::string name;

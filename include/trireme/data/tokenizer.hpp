@@ -1,9 +1,11 @@
 // Text to token ids and back. Tokenizers are immutable and may be used by several threads at once.
 //
-// load_tokenizer() takes "bytes", or a number: the vocabulary of files that hold tokens already.
+// load_tokenizer() takes "bytes", the path of a Hugging Face tokenizer.json (or of a folder that has
+// one), or a number: the vocabulary of files that hold tokens already.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -50,5 +52,10 @@ class Tokenizer {
 
 // Throws Config for what is not there or not known, Corrupt for a damaged file.
 std::shared_ptr<const Tokenizer> load_tokenizer(const std::string& name);
+
+// Returns the tokenizer.json that a name stands for; empty for "bytes" and numbers.
+std::filesystem::path tokenizer_file(const std::string& name);
+// Makes a tokenizer of a tokenizer.json's text; `name` is for messages.
+std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view json, const std::string& name);
 
 }  // namespace trireme::data
