@@ -51,7 +51,7 @@ std::map<std::string, Sum> sums_of(const Reader& reader) {
 
 std::string as_json(const Reader& reader) {
   Json json = {{"path", reader.path().string()},
-               {"format", kFormatVersion},
+               {"format", reader.format()},
                {"step", reader.step().value},
                {"world_size", reader.world_size()},
                {"versions", reader.versions()}};
@@ -72,7 +72,7 @@ std::string as_json(const Reader& reader) {
 
 std::string as_table(const Reader& reader) {
   std::string text = fmt::format("{}\nstep {}, format {}, written by {} rank{}",
-                                 reader.path().string(), reader.step().value, kFormatVersion,
+                                 reader.path().string(), reader.step().value, reader.format(),
                                  reader.world_size(), reader.world_size() == 1 ? "" : "s");
   for (const auto& [name, version] : reader.versions())
     text += fmt::format(", {} {}", name, version);
@@ -115,7 +115,8 @@ fs::path resolve(const fs::path& given) {
     throw Error(ErrorKind::kConfig, fmt::format("{} does not exist", given.string()),
                 "give a checkpoint folder, its state.h5, a run folder or its checkpoints folder");
   }
-  if (given.filename() == kStateFile)
+  const std::string name = given.filename().string();
+  if (name == kStateFile || (name.starts_with("state-") && name.ends_with(".h5")))
     return given.has_parent_path() ? given.parent_path() : fs::path(".");
   // A damaged checkpoint is still the one that was meant: whoever opens it says what is wrong.
   if (fs::exists(given / kManifestFile, ignored) || fs::exists(given / kStateFile, ignored))

@@ -16,7 +16,8 @@
 
 namespace trireme::ckpt {
 
-inline constexpr int kFormatVersion = 1;
+inline constexpr int kFormatVersion = 1;      // of one file
+inline constexpr int kNodeFormatVersion = 2;  // of a file for each node; the newest that is known
 inline constexpr std::uint64_t kFileBlock = 4096;        // the unit of O_DIRECT and of ownership
 inline constexpr std::uint64_t kCrcBlock = 1024 * 1024;  // bytes of a tensor under one CRC
 inline constexpr std::string_view kStateFile = "state.h5";

@@ -466,6 +466,7 @@ double Run::evaluate() {
 ckpt::SaveOptions save_options(const config::Checkpoint& checkpoint, const fs::path& folder,
                                Step step) {
   ckpt::SaveOptions options{folder, step, static_cast<int>(checkpoint.keep)};
+  if (checkpoint.files == "node") options.files = ckpt::Files::kNode;
   if (checkpoint.driver == "mpiio") options.driver = ckpt::Driver::kMpiio;
   if (checkpoint.transfer == "collective") options.mpiio.transfer = ckpt::Transfer::kCollective;
   return options;
@@ -476,8 +477,9 @@ void Run::save() {
   context_.session().node().set_place("save", state_.step);
   if (metric_schedule_) state_.schedule = metric_schedule_->state();
   state_.loss_scaler = scaler_->state();
-  const ckpt::SaveOptions options =
+  ckpt::SaveOptions options =
       save_options(config_.checkpoint, folder_.checkpoints(), Step(state_.step));
+  options.node = context_.session().topology().node;
   ckpt::Snapshot content =
       snapshot(*engine_, *optimizer_, state_, config::to_yaml(config_, loaded_.sources));
   if (!tokenizer_json_.empty())

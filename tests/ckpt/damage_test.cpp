@@ -39,10 +39,10 @@ class Damage : public ::testing::Test {
 };
 
 TEST_F(Damage, a_flipped_byte_in_hdf5s_own_part_is_found) {
-  const auto& text = manifest_.layout.texts.at(0);
+  const auto& text = manifest_.files[0].layout.texts.at(0);
   for (const std::uint64_t offset :
        {std::uint64_t{0}, std::uint64_t{9}, std::uint64_t{60}, std::uint64_t{700}, text.offset,
-        manifest_.layout.head_bytes - 1}) {
+        manifest_.files[0].layout.head_bytes - 1}) {
     flip(state_, offset);
     expect_fall_back("state.h5: HDF5's own metadata is damaged in block 0");
     flip(state_, offset);
@@ -56,10 +56,10 @@ TEST_F(Damage, a_flipped_byte_of_any_tensor_names_dataset_and_block) {
     const std::uint64_t bytes = *ckpt::bytes_of(spec.dtype, spec.shape);
     if (bytes == 0) continue;
     for (const std::uint64_t at : {std::uint64_t{0}, bytes / 2, bytes - 1}) {
-      flip(state_, manifest_.layout.offsets[tensor] + at);
+      flip(state_, manifest_.files[0].layout.offsets[tensor] + at);
       expect_fall_back(
           fmt::format("dataset {} is damaged in block {} ", spec.path, at / ckpt::kCrcBlock));
-      flip(state_, manifest_.layout.offsets[tensor] + at);
+      flip(state_, manifest_.files[0].layout.offsets[tensor] + at);
     }
   }
   ckpt::Reader(newest_).verify();
@@ -67,7 +67,7 @@ TEST_F(Damage, a_flipped_byte_of_any_tensor_names_dataset_and_block) {
 
 TEST_F(Damage, a_flipped_byte_between_tensors_is_found_by_verify) {
   const std::size_t bias = *ckpt::Reader(newest_).find("/model/h.0.bias");
-  flip(state_, manifest_.layout.offsets[bias] + 28);
+  flip(state_, manifest_.files[0].layout.offsets[bias] + 28);
   const Error error = error_of([&] { ckpt::Reader(newest_).verify(); });
   EXPECT_NE(error.message.find("padding behind dataset /model/h.0.bias"), std::string::npos)
       << error.message;
@@ -193,10 +193,10 @@ TEST_F(Damage, no_number_of_a_manifest_is_believed) {
 
 TEST_F(Damage, a_newer_format_is_refused_rather_than_skipped) {
   write_file(manifest_path_,
-             forged(bytes_of_file(manifest_path_), "\"version\":1", "\"version\":2"));
+             forged(bytes_of_file(manifest_path_), "\"version\":1", "\"version\":3"));
   const Error error = error_of([&] { load_lone(folder_.path(), {1, 2}); });
   EXPECT_EQ(error.kind, ErrorKind::kConfig);
-  EXPECT_NE(error.message.find("format version 2"), std::string::npos);
+  EXPECT_NE(error.message.find("format version 3"), std::string::npos);
 }
 
 }  // namespace

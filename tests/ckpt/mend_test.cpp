@@ -34,7 +34,8 @@ class Mend : public ::testing::Test {
   void hurt(const std::string& dataset, std::uint64_t at) { hurt_in(hurt_, dataset, at); }
   void hurt_in(const fs::path& checkpoint, const std::string& dataset, std::uint64_t at) {
     flip(checkpoint / "state.h5",
-         manifest_.layout.offsets[*ckpt::Reader(folder_ / "run" / "step-00000001").find(dataset)] +
+         manifest_.files[0]
+                 .layout.offsets[*ckpt::Reader(folder_ / "run" / "step-00000001").find(dataset)] +
              at);
   }
   ckpt::Salvaged salvage(const std::vector<fs::path>& copies) {
@@ -71,7 +72,7 @@ TEST_F(Mend, every_damage_is_named_with_file_dataset_block_and_offset) {
                                    [](const auto& damage) { return damage.dataset == "/big"; });
   ASSERT_NE(at_big, found.damages.end());
   EXPECT_EQ(at_big->block, 2U);
-  EXPECT_EQ(at_big->offset, manifest_.layout.offsets[big] + 2 * ckpt::kCrcBlock);
+  EXPECT_EQ(at_big->offset, manifest_.files[0].layout.offsets[big] + 2 * ckpt::kCrcBlock);
   EXPECT_EQ(at_big->file, (hurt_ / "state.h5").string());
   EXPECT_EQ(found.good_neighbour, folder_ / "run" / "step-00000001");
   EXPECT_TRUE(found.good_copies.empty());

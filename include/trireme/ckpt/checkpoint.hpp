@@ -68,12 +68,17 @@ struct MpiioOptions {
   Bytes most_per_call{1 << 30};
 };
 
+enum class Files { kSingle, kNode };
+
 struct SaveOptions {
   std::filesystem::path folder;  // <run>/checkpoints
   Step step;
   int keep = 3;  // complete checkpoints to keep, the newest never removed; 0 keeps all
   Driver driver = Driver::kDirect;
   MpiioOptions mpiio = {};
+  // One state.h5, or state-NNNN.h5 for each node with what its ranks hold. Readers see no difference.
+  Files files = Files::kSingle;
+  int node = 0;  // this rank's, for the latter; ranks are numbered node by node
 };
 
 // Tests only. Called before (`done` false) and after each system call of a save with its name:
@@ -153,6 +158,7 @@ class Reader {
   Reader& operator=(Reader&&) noexcept;
 
   Step step() const;
+  int format() const;      // 1: one file; 2: a file for each node of the job that wrote it
   int world_size() const;  // of the job that wrote it
   const std::map<std::string, std::string>& versions()
       const;  // of what wrote it, e.g. "hdf5": "1.10.8"

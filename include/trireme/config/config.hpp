@@ -169,6 +169,7 @@ struct Checkpoint {
   std::int64_t keep = 3;     // 0 = all
   bool async = false;
   std::string driver = "direct";         // direct | mpiio
+  std::string files = "single";          // single | node
   std::string transfer = "independent";  // of mpiio: independent | collective
 
   bool operator==(const Checkpoint&) const = default;
