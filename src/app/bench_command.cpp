@@ -14,12 +14,15 @@ struct IoArguments {
   std::string folder = ".";
   std::int64_t bytes = 1'000'000'000;
   int runs = 5;
+  bool mpiio = false;
   bool json = false;
 };
 
 int measure_io(Context& context, const IoArguments& arguments) {
-  ckpt::MeasureOptions options{
-      .folder = arguments.folder, .bytes = Bytes(arguments.bytes), .runs = arguments.runs};
+  ckpt::MeasureOptions options{.folder = arguments.folder,
+                               .bytes = Bytes(arguments.bytes),
+                               .runs = arguments.runs,
+                               .mpiio = arguments.mpiio};
   options.progress = [&](const std::string& line) { context.log().info(line); };
   const ckpt::Measured measured = ckpt::measure_io(context.world(), options);
   if (context.world().is_root()) fmt::print("{}\n", ckpt::to_text(measured, arguments.json));
@@ -35,6 +38,7 @@ void add_io(Program program, CLI::App& bench) {
   command->add_option("--size", arguments->bytes, "bytes of all ranks together, such as 2GB")
       ->transform(CLI::AsSizeValue(true))
       ->check(CLI::PositiveNumber);
+  command->add_flag("--mpiio", arguments->mpiio, "measure checkpoint.driver: mpiio as well");
   command->add_option("--runs", arguments->runs, "how often each is measured, in turn")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);

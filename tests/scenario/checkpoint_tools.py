@@ -99,8 +99,9 @@ def test_bench_io_measures_and_leaves_nothing(place):
     for key in ("cpu", "commit", "file_system", "hdf5", "mpi", "ranks"):
         scenario.require(key in measured["context"], f"no {key} in the context")
     scenario.require_equal(list((place.path / "disk").iterdir()), [], "what is left")
-    table = place.run("bench", "io", "disk", "--size", "4MB", "--runs", 1).out
+    table = place.run("bench", "io", "disk", "--size", "4MB", "--runs", 1, "--mpiio").out
     scenario.require("of raw write" in table, table)
+    scenario.require("mpiio" in table, table)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ struct MeasureOptions {
   std::filesystem::path folder;  // on the disk to measure; what is written there is removed
   Bytes bytes{1 << 30};          // of all ranks together
   int runs = 5;
+  bool mpiio = false;  // whether saves through parallel HDF5 are measured too
   std::function<void(const std::string&)> progress = {};  // root: told of each run
 };
 
