@@ -1,8 +1,13 @@
-#include "trireme/config/load.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/config/adapt.hpp"
 
 #include "commands.hpp"
+#include "config_sources.hpp"
 #include <fmt/format.h>
 
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 
 namespace trireme::app {
@@ -10,10 +15,83 @@ namespace trireme::app {
 namespace {
 
 struct Arguments {
-  std::vector<std::string> files;
-  std::vector<std::string> assignments;
+  ConfigSources sources;
   std::string prefix;
+  std::int64_t num_processes = 0;  // unknown
+  std::string convert_file;
+  std::string output;
+  bool overwrite = false;
+
+  std::optional<std::int64_t> ranks() const {
+    return num_processes == 0 ? std::nullopt : std::optional(num_processes);
+  }
 };
+
+std::string show(const Arguments& arguments) {
+  const config::LoadedForeign read = arguments.sources.load(arguments.ranks());
+  print_notices(read.adapted.findings);
+  return config::to_yaml(read.loaded.config, read.loaded.sources);
+}
+
+// Prints or writes; a file that is there is kept unless told otherwise.
+int deliver(const std::string& text, const std::string& output, bool overwrite) {
+  if (output.empty() || output == "-") {
+    fmt::print("{}", text);
+    return 0;
+  }
+  if (std::filesystem::exists(output) && !overwrite) {
+    throw Error(ErrorKind::kUsage, fmt::format("{} exists already", output),
+                "--overwrite, or another name");
+  }
+  std::ofstream stream(output, std::ios::binary);
+  stream << text;
+  if (!stream.flush()) throw_errno("write", output);
+  fmt::print("wrote {}\n", output);
+  return 0;
+}
+
+int convert(Arguments arguments) {
+  ConfigSources& sources = arguments.sources;
+  switch (config::kind_of_file(arguments.convert_file)) {
+    case config::ForeignKind::kAccelerate:
+      sources.accelerate = arguments.convert_file;
+      break;
+    case config::ForeignKind::kDeepSpeed:
+      sources.deepspeed = arguments.convert_file;
+      break;
+    case config::ForeignKind::kTrainingArguments:
+      sources.training_arguments = arguments.convert_file;
+      break;
+  }
+  const config::LoadedForeign read = sources.load(arguments.ranks(), true);
+  print_notices(read.adapted.findings);
+  std::string text =
+      fmt::format("# Converted from {}; every value with its source.\n", arguments.convert_file);
+  text += config::given_yaml(read.loaded.config, read.loaded.sources);
+  return deliver(text, arguments.output, arguments.overwrite);
+}
+
+void add_ranks(CLI::App& command, Arguments& arguments) {
+  command
+      .add_option("-n,--num-processes,--num_processes", arguments.num_processes,
+                  "ranks that the configuration is for; else the foreign file's number")
+      ->check(CLI::Range(1, 1'000'000));
+}
+
+void add_convert(Program program, CLI::App& parent, std::shared_ptr<Arguments> arguments) {
+  CLI::App* command = parent.add_subcommand(
+      "convert", "native YAML from a file of Accelerate, DeepSpeed or TrainingArguments");
+  command->add_option("file", arguments->convert_file, "the file; its kind is told by its keys")
+      ->required();
+  command->add_option("--set", arguments->sources.assignments, "one setting that the file lacks")
+      ->allow_extra_args(false);
+  add_ranks(*command, *arguments);
+  command->add_option("-o,--output,--output_file", arguments->output,
+                      "file to write; else standard output");
+  command->add_flag("--overwrite", arguments->overwrite, "replace the output file");
+  command->callback(
+      [program, arguments] { program.action = [arguments] { return convert(*arguments); }; });
+}
 
 CLI::App* add_printer(Program program, CLI::App& parent, const char* name, const char* help,
                       std::function<std::string()> text) {
@@ -34,16 +112,12 @@ void add_config(Program program) {
   CLI::App* command =
       program.cli.add_subcommand("config", "show what settings there are and what a run would use");
   command->require_subcommand(1);
-  CLI::App* show =
-      add_printer(program, *command, "show",
-                  "the resolved settings, each with the source of its value", [arguments] {
-                    const config::Loaded loaded = config::load(
-                        {arguments->files.begin(), arguments->files.end()}, arguments->assignments);
-                    return config::to_yaml(loaded.config, loaded.sources);
-                  });
-  show->add_option("files", arguments->files, "configuration files; later ones win");
-  show->add_option("--set", arguments->assignments, "one setting, as in --set optimizer.lr=1e-3")
-      ->allow_extra_args(false);
+  CLI::App* show_command = add_printer(program, *command, "show",
+                                       "the resolved settings, each with the source of its value",
+                                       [arguments] { return show(*arguments); });
+  arguments->sources.add_to(*show_command);
+  add_ranks(*show_command, *arguments);
+  add_convert(program, *command, std::make_shared<Arguments>());
   CLI::App* fields =
       add_printer(program, *command, "fields", "every setting with type, default, range and help",
                   [arguments] { return config::help_text(arguments->prefix); });

@@ -2,6 +2,7 @@
 #include "trireme/train/plan.hpp"
 
 #include "commands.hpp"
+#include "config_sources.hpp"
 #include <fmt/format.h>
 
 #include <memory>
@@ -11,16 +12,16 @@ namespace trireme::app {
 namespace {
 
 struct Arguments {
-  std::vector<std::string> files;
-  std::vector<std::string> assignments;
+  ConfigSources sources;
   int ranks = 1;
   int ranks_per_node = 0;
   bool json = false;
 };
 
 int run(const Arguments& arguments) {
-  const config::Loaded loaded =
-      config::load({arguments.files.begin(), arguments.files.end()}, arguments.assignments);
+  const config::LoadedForeign read = arguments.sources.load(arguments.ranks);
+  const config::Loaded& loaded = read.loaded;
+  print_notices(read.adapted.findings);
   config::require_valid(loaded.config, loaded.sources);
   const parallel::Machine machine{
       arguments.ranks, arguments.ranks_per_node == 0 ? arguments.ranks : arguments.ranks_per_node};
@@ -38,11 +39,7 @@ void add_plan(Program program) {
   CLI::App* command = program.cli.add_subcommand(
       "plan", "memory of a rank, bytes sent and checkpoint size of a run; starts nothing");
   command->alias("estimate-memory");
-  command->add_option("files", arguments->files, "configuration files; later ones win")->required();
-  command
-      ->add_option("--set", arguments->assignments,
-                   "one setting, as in --set parallel.strategy=zero2; wins over files")
-      ->allow_extra_args(false);
+  arguments->sources.add_to(*command);
   command->add_option("--ranks,-n", arguments->ranks, "ranks of the job")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
@@ -52,8 +49,10 @@ void add_plan(Program program) {
       ->check(CLI::Range(0, 100'000))
       ->capture_default_str();
   command->add_flag("--json", arguments->json, "one JSON object on standard output");
-  command->callback(
-      [program, arguments] { program.action = [arguments] { return run(*arguments); }; });
+  command->callback([program, arguments] {
+    if (arguments->sources.empty()) throw CLI::RequiredError("a configuration file");
+    program.action = [arguments] { return run(*arguments); };
+  });
 }
 
 }  // namespace trireme::app

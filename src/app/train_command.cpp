@@ -1,6 +1,7 @@
 #include "trireme/train/trainer.hpp"
 
 #include "commands.hpp"
+#include "config_sources.hpp"
 #include "run_in_context.hpp"
 #include <fmt/format.h>
 
@@ -12,18 +13,19 @@ namespace trireme::app {
 namespace {
 
 struct Arguments {
-  std::vector<std::string> files;
-  std::vector<std::string> assignments;
+  ConfigSources sources;
   std::string resume = "none";
   bool dry_run = false;
 };
 
 int run(Context& context, const Arguments& arguments) {
-  config::Loaded loaded;
+  config::LoadedForeign read;
   context.world().agree("read the configuration", [&] {
-    loaded = config::load({arguments.files.begin(), arguments.files.end()}, arguments.assignments);
-    config::require_valid(loaded.config, loaded.sources);
+    read = arguments.sources.load(context.world().size());
+    config::require_valid(read.loaded.config, read.loaded.sources);
   });
+  const config::Loaded& loaded = read.loaded;
+  if (context.world().is_root()) print_notices(read.adapted.findings);
   const train::TrainResult result =
       train::train(context, loaded, {train::Resume::parse(arguments.resume), arguments.dry_run});
   if (arguments.dry_run || !context.world().is_root()) return result.preempted ? kExitPreempted : 0;
@@ -40,11 +42,7 @@ void add_train(Program program) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* command =
       program.cli.add_subcommand("train", "train a model as YAML files say, alone or under mpirun");
-  command->add_option("files", arguments->files, "configuration files; later ones win")->required();
-  command
-      ->add_option("--set", arguments->assignments,
-                   "one setting, as in --set optimizer.lr=1e-3; wins over files")
-      ->allow_extra_args(false);
+  arguments->sources.add_to(*command);
   command
       ->add_option("--resume", arguments->resume,
                    "none: refuse a folder that holds a run; auto: continue if there is something "
@@ -55,6 +53,10 @@ void add_train(Program program) {
                     "check everything and print the plan, train nothing");
   command->footer("Settings, with default and help: trireme config fields");
   command->callback([program, arguments] {
+    if (arguments->sources.empty())
+      throw CLI::RequiredError(
+          "a configuration file, --accelerate, --deepspeed or "
+          "--training-arguments");
     program.action = [program, arguments] {
       return run_in_context(program.argc, program.argv,
                             [&](Context& context) { return run(context, *arguments); });

@@ -2,6 +2,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/text.hpp"
+#include "trireme/config/adapt.hpp"
 #include "trireme/config/fields.hpp"
 
 #include "check.hpp"
@@ -148,6 +149,27 @@ class Loader {
     }
     apply_path(path, node, origin);
   }
+
+  // A value that was found elsewhere, from a foreign file.
+  void take(const Setting& setting) {
+    detail::Tree tree = detail::parse_tree(setting.value);
+    const Origin origin{setting.source, true};
+    if (tree.problems.empty()) {
+      apply_path(setting.path, tree.root, origin);
+    } else {
+      report(setting.path, 1, origin, tree.problems.front().text);
+    }
+  }
+
+  void add_problem(std::string problem) { problems_.push_back(std::move(problem)); }
+
+  // The setting need not be there.
+  void leave_open(const std::string& path) {
+    if (sources_.at(path) == "default") unreadable_.insert(path);
+  }
+
+  // What was read so far, whatever is wrong with it.
+  Loaded so_far() const { return {config_, sources_}; }
 
   Loaded finish() {
     for (const detail::Finding& finding : detail::findings(config_, unreadable_)) {
@@ -446,6 +468,26 @@ Loaded load(const std::vector<std::filesystem::path>& files,
   for (const auto& file : files) loader.read_file(file);
   for (const std::string& assignment : assignments) loader.assign(assignment);
   return loader.finish();
+}
+
+LoadedForeign load(const std::vector<std::filesystem::path>& files,
+                   const std::vector<std::string>& assignments,
+                   const std::vector<ForeignFile>& foreign, std::optional<std::int64_t> world_size,
+                   bool partial) {
+  Loader native;  // its problems are reported below, once
+  for (const auto& file : files) native.read_file(file);
+  for (const std::string& assignment : assignments) native.assign(assignment);
+  LoadedForeign out;
+  out.adapted = adapt(foreign, native.so_far(), world_size);
+  Loader loader;
+  for (const ForeignFinding& finding : out.adapted.findings)
+    if (finding.severity == Severity::kError) loader.add_problem(finding.report());
+  for (const Setting& setting : out.adapted.settings) loader.take(setting);
+  for (const auto& file : files) loader.read_file(file);
+  for (const std::string& assignment : assignments) loader.assign(assignment);
+  if (partial) loader.leave_open("data.train");
+  out.loaded = loader.finish();
+  return out;
 }
 
 Loaded load_text(std::string_view yaml, std::string_view name,

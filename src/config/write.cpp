@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 namespace trireme::config {
 
@@ -155,11 +156,16 @@ std::string cell(std::string text) {
 
 }  // namespace
 
-std::string to_yaml(const Config& config, const Sources& sources) {
-  std::string out = "# Resolved configuration: every setting with the source of its value.\n";
+namespace {
+
+// Those settings that `wanted` says, by sections.
+std::string yaml_of(const Config& config, const Sources& sources,
+                    const std::function<bool(const Field&)>& wanted) {
+  std::string out;
   Config copy = config;  // slots point into a Config that may be written
   std::string_view section;
   for (const Field& field : fields()) {
+    if (!wanted(field)) continue;
     if (section_of(field) != section) {
       section = section_of(field);
       out += fmt::format("{}:\n", section);
@@ -177,6 +183,20 @@ std::string to_yaml(const Config& config, const Sources& sources) {
     }
   }
   return out;
+}
+
+}  // namespace
+
+std::string to_yaml(const Config& config, const Sources& sources) {
+  return "# Resolved configuration: every setting with the source of its value.\n" +
+         yaml_of(config, sources, [](const Field&) { return true; });
+}
+
+std::string given_yaml(const Config& config, const Sources& sources) {
+  return yaml_of(config, sources, [&](const Field& field) {
+    const auto found = sources.find(std::string(field.path));
+    return found != sources.end() && found->second != "default";
+  });
 }
 
 std::vector<std::pair<std::string, std::string>> changed_settings(const Config& config,

@@ -68,6 +68,7 @@ struct ForeignFinding {
   int column = 0;
   std::string why;
   std::string suggest;  // empty when there is nothing better to write
+  Value value;          // of what has no effect, as the file writes it
 
   // Returns "file:line:column: path: why; suggestion".
   std::string report() const;

@@ -51,6 +51,9 @@ void require_valid(const Config& config, const Sources& sources = {});
 // load_text reads it back to the same Config.
 std::string to_yaml(const Config& config, const Sources& sources = {});
 
+// The same of the settings alone that something else than a default gave.
+std::string given_yaml(const Config& config, const Sources& sources);
+
 // Returns path and "value (source)" of every setting that differs from its default, in table order,
 // for banners.
 std::vector<std::pair<std::string, std::string>> changed_settings(const Config& config,

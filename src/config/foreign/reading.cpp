@@ -121,8 +121,14 @@ Reading::Reading(const Document& document, std::span<const Key> keys,
                  std::span<const Prefix> prefixes, Foreign& out)
     : document_(document), keys_(keys), prefixes_(prefixes), out_(out) {
   for (const DocumentProblem& problem : document.problems) {
-    out_.findings.push_back({Severity::kError, problem.path, out_.file, problem.line,
-                             problem.column, problem.why, problem.suggest});
+    out_.findings.push_back({Severity::kError,
+                             problem.path,
+                             out_.file,
+                             problem.line,
+                             problem.column,
+                             problem.why,
+                             problem.suggest,
+                             {}});
     // Its value is damaged: known to be there, not used.
     if (!problem.path.empty()) lines_.emplace(problem.path, problem.line);
   }
@@ -167,8 +173,14 @@ int Reading::line(std::string_view path) const {
 }
 
 void Reading::add(Severity severity, const Hit& hit, std::string why, std::string suggest) {
-  out_.findings.push_back(
-      {severity, hit.path, out_.file, hit.line, hit.column, std::move(why), std::move(suggest)});
+  out_.findings.push_back({severity,
+                           hit.path,
+                           out_.file,
+                           hit.line,
+                           hit.column,
+                           std::move(why),
+                           std::move(suggest),
+                           {}});
 }
 
 void Reading::error(const Hit& hit, std::string why, std::string suggest) {
@@ -189,6 +201,7 @@ void Reading::deprecate(const Hit& hit, std::string why, std::string suggest) {
 
 void Reading::idle(const Hit& hit, std::string why) {
   add(Severity::kNotApplicable, hit, std::move(why), {});
+  out_.findings.back().value = hit.value;
 }
 
 Origin Reading::origin_of(const Hit& hit) const {
@@ -270,7 +283,8 @@ void Reading::walk_entry(const Node::Entry& entry, const std::string& written,
               key->use == Use::kRenamed ? std::string(note) : "");
     if (key->use == Use::kDropped) return;
   } else if (key->use == Use::kIdle && !empty) {
-    idle(place, std::string(key->note));
+    idle({as_it_stands(entry.value, place, false), written, entry.line, entry.column},
+         std::string(key->note));
   }
   if (entry.value.kind == Node::Kind::kNull) return;
   if (key->type != Type::kGroup) {

@@ -103,7 +103,7 @@ class Training {
 
   // "adamw_torch_fused": adamw.
   std::string optimizer_type(const Hit& hit) {
-    const std::string name = *hit.value.text();
+    const std::string name = hit.value.text().value_or("");
     if (name == "adamw_hf") {
       read_.deprecate(hit, "the value adamw_hf was removed", "optim: adamw_torch");
       return "adamw";
@@ -233,6 +233,7 @@ class Training {
   void best_model() {
     const Hit* const best = read_.hit("load_best_model_at_end");
     if (best == nullptr || !*best->value.boolean()) return;
+    read_.mean("extra.load_best_model_at_end", true, *best);
     const Value save = out_.meaning.at("run").at("save");
     const Value eval = out_.meaning.at("run").at("eval");
     if (save.at("strategy").is("best")) return;
