@@ -78,7 +78,9 @@ class FileWriter {
     comm_.agree("checkpoint create", [&] {
       if (!comm_.is_root()) return;
       layout_ = io_.around("create", path_, [&] {
-        return create_state_file(path_, content_.tensors, content_.texts, options_.step);
+        return create_state_file(
+            path_, content_.tensors, content_.texts, options_.step,
+            options_.files == Files::kNode ? kNodeFormatVersion : kFormatVersion);
       });
       finish_head();
       message = pack(layout_);

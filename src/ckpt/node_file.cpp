@@ -19,7 +19,13 @@ struct Range {
   std::int64_t end = 0;
 };
 
-// Of all ranks of the node, in order.
+void sort(std::vector<Range>& ranges) {
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
+    return std::tie(a.tensor, a.begin) < std::tie(b.tensor, b.begin);
+  });
+}
+
+// Of all ranks of the node.
 std::vector<Range> ranges_of(comm::Communicator& node, std::span<const ConstExtent> extents) {
   std::vector<Range> mine;
   for (const ConstExtent& extent : extents) {
@@ -34,9 +40,6 @@ std::vector<Range> ranges_of(comm::Communicator& node, std::span<const ConstExte
     all.resize(before + bytes.size() / sizeof(Range));
     if (!bytes.empty()) std::memcpy(all.data() + before, bytes.data(), bytes.size());
   }
-  std::sort(all.begin(), all.end(), [](const Range& a, const Range& b) {
-    return std::tie(a.tensor, a.begin) < std::tie(b.tensor, b.begin);
-  });
   return all;
 }
 
@@ -71,9 +74,14 @@ std::vector<Part> joined(const std::vector<TensorSpec>& tensors, std::span<const
 }  // namespace
 
 NodeContent node_content(comm::Communicator& node, const std::vector<TensorSpec>& tensors,
-                         std::span<const ConstExtent> extents) {
+                         std::span<const ConstExtent> extents, bool is_first) {
   NodeContent content;
-  content.parts = joined(tensors, ranges_of(node, extents));
+  std::vector<Range> ranges = ranges_of(node, extents);
+  for (std::size_t i = 0; i < tensors.size() && is_first; ++i) {
+    if (elements_of(tensors[i]) == 0) ranges.push_back({i, 0, 0});
+  }
+  sort(ranges);
+  content.parts = joined(tensors, ranges);
   for (const Part& part : content.parts)
     content.tensors.push_back(dataset_for(tensors[part.tensor], part));
   for (const ConstExtent& extent : extents) {

@@ -19,9 +19,10 @@ struct NodeContent {
   std::vector<Part> parts;           // of all of the node's, in order of `tensors`
 };
 
-// @collective on the node. Throws Internal when two of its ranks give the same element.
+// @collective on the node. Tensors without elements, which no rank has, are the first node's. Throws
+// Internal when two ranks of the node give the same element.
 NodeContent node_content(comm::Communicator& node, const std::vector<TensorSpec>& tensors,
-                         std::span<const ConstExtent> extents);
+                         std::span<const ConstExtent> extents, bool is_first);
 
 // "state-0003.h5"
 std::string node_file_name(int node);

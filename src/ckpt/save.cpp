@@ -157,13 +157,12 @@ class Save {
   std::string write_node_file(std::optional<StagingRing>& ring, comm::Communicator& node) {
     const auto first = node.broadcast(rank_bytes(), "checkpoint node");
     std::memcpy(&first_of_node_, first.data(), sizeof(first_of_node_));
-    const NodeContent content = node_content(node, snapshot_.tensors, snapshot_.extents);
-    // Texts are stored once.
-    const bool has_texts = first_of_node_ == 0;
+    const bool is_first = first_of_node_ == 0;  // which has the texts
+    const NodeContent content = node_content(node, snapshot_.tensors, snapshot_.extents, is_first);
     FileWritten written =
         write_file(io_, ring, node, folder_ / node_file_name(options_.node),
                    {content.tensors, content.extents,
-                    has_texts ? snapshot_.extra : std::map<std::string, std::string>()},
+                    is_first ? snapshot_.extra : std::map<std::string, std::string>()},
                    options_);
     notes_ = std::move(written.notes);
     return node.is_root() ? file_to_json(written.file, content.parts) : std::string();

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <utility>
 
 namespace trireme::ckpt {
 
@@ -97,14 +98,14 @@ class Creator {
   explicit Creator(const std::filesystem::path& path) : name_(path.string()) {}
 
   void first_pass(const std::vector<TensorSpec>& tensors,
-                  const std::map<std::string, std::string>& texts, Step step) {
+                  const std::map<std::string, std::string>& texts,
+                  const std::vector<std::pair<const char*, std::int64_t>>& attributes) {
     const h5::Properties creation = untimed(H5P_FILE_CREATE);
     const h5::Properties access_list = access(1);
     file_ = h5::File(
         h5::check_id(H5Fcreate(name_.c_str(), H5F_ACC_EXCL, creation.get(), access_list.get()),
                      "H5Fcreate", name_));
-    write_number("trireme-format", kFormatVersion);
-    write_number("step", step.value);
+    for (const auto& [name, value] : attributes) write_number(name, value);
     const h5::Properties late = dataset_properties(H5D_ALLOC_TIME_LATE);
     for (const TensorSpec& spec : tensors) {
       make_groups(spec.path);
@@ -235,10 +236,10 @@ void settle(Layout& layout, const std::vector<TensorSpec>& tensors) {
 }  // namespace
 
 Layout create_state_file(const std::filesystem::path& path, const std::vector<TensorSpec>& tensors,
-                         const std::map<std::string, std::string>& texts, Step step) {
+                         const std::map<std::string, std::string>& texts, Step step, int format) {
   const h5::Quiet quiet;
   Creator creator(path);
-  creator.first_pass(tensors, texts, step);
+  creator.first_pass(tensors, texts, {{"trireme-format", format}, {"step", step.value}});
   Layout layout = creator.second_pass(tensors);
   settle(layout, tensors);
   return layout;

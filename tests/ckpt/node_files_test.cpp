@@ -5,6 +5,7 @@
 
 #include "ckpt/manifest.hpp"
 #include "ckpt/node_file.hpp"
+#include "h5py.hpp"
 #include "world_folder.hpp"
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -129,6 +130,22 @@ TEST(NodeFiles, elements_that_no_node_or_two_give_are_refused) {
     world().barrier("refused");
   }
   EXPECT_TRUE(ckpt::list(folder.path()).empty());
+}
+
+TEST(NodeFiles, h5py_finds_every_element_in_the_files_of_the_nodes) {
+  const std::string interpreter = python_with_h5py();
+  const WorldFolder folder;
+  const fs::path path = save_by_node(by_node(folder.path(), Step(42), 1), Deal::kEven, 6);
+  if (interpreter.empty()) GTEST_SKIP() << "no Python with h5py";
+  if (world().is_root()) {
+    std::vector<fs::path> files;
+    for (int node = 0; node < world().size(); ++node)
+      files.push_back(path / ckpt::node_file_name(node));
+    EXPECT_TRUE(h5py_sees(
+        interpreter, files, folder.path(), 6, {{"trireme-format", 2}, {"step", 42}},
+        {{"training", R"({"step": 1})"}, {"config", "model: {type: gpt2}\n"}, {"empty", ""}}));
+  }
+  world().barrier("read");
 }
 
 // Flips a byte in the middle of the last dataset of a node's file; returns the dataset's name.
