@@ -57,8 +57,12 @@ void require_count(const json& stored, std::size_t here, const char* what) {
 }  // namespace
 
 std::string AcceleratorCore::state() const {
-  json all{{"accelerator", kVersion},      {"steps", completed_steps}, {"skipped", skipped_steps},
-           {"saves", saves + 1},           {"micro_step", micro_step}, {"seed", options.seed},
+  json all{{"accelerator", kVersion},
+           {"steps", completed_steps},
+           {"skipped", skipped_steps},
+           {"saves", saves + 1},
+           {"micro_step", micro_step % options.gradient_accumulation_steps},
+           {"seed", options.seed},
            {"loss_scaler", scaler.state()}};
   all["optimizers"] = json::array();
   for (const OptimizerState& optimizer : optimizers) {
@@ -80,7 +84,7 @@ std::string AcceleratorCore::state() const {
   }
   all["loaders"] = json::array();
   for (const auto& loader : loaders)
-    all["loaders"].push_back({{"epoch", loader->epoch()}, {"step", loader->step()}});
+    all["loaders"].push_back({{"epoch", loader->epoch()}, {"samples", loader->position()}});
   all["objects"] = json::object();
   for (const auto& [name, object] : objects) all["objects"][name] = hex(object.state_dict());
   return all.dump();
@@ -129,7 +133,7 @@ void AcceleratorCore::restore_state(const std::string& text) {
     scheduler.apply();
   }
   for (std::size_t l = 0; l < loaders.size(); ++l)
-    loaders[l]->seek(all["loaders"][l]["epoch"], all["loaders"][l]["step"]);
+    loaders[l]->seek_position(all["loaders"][l]["epoch"], all["loaders"][l]["samples"]);
   for (const auto& [name, object] : objects)
     object.load_state_dict(unhex(all["objects"][name].get<std::string>()));
 }

@@ -16,6 +16,13 @@ namespace {
 
 constexpr std::int64_t kMostSkips = 50;
 
+bool trains(const torch::nn::Module& module) {
+  for (const at::Tensor& parameter : module.parameters()) {
+    if (parameter.requires_grad()) return true;
+  }
+  return false;
+}
+
 void throw_everywhere(Error error) {
   error.everywhere = true;
   throw error;
@@ -44,7 +51,7 @@ void AcceleratorCore::touch(ModelState& model) {
   if (!model.engine) build(model);
   if (model.open) return;
   set_autocast(true);
-  if (!at::GradMode::is_enabled() || model.owner == nullptr) {
+  if (!at::GradMode::is_enabled() || model.owner == nullptr || !trains(*model.module)) {
     if (!std::exchange(model.evaluating, true)) model.engine->begin_evaluation();
     return;
   }

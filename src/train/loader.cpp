@@ -11,6 +11,24 @@ namespace trireme::train {
 
 void LoaderState::set_even_batches(bool even) { dealing_.shards.even_batches = even; }
 
+std::int64_t LoaderState::position() const {
+  return step_ * data::Shards(dealing_.shards).step_size();
+}
+
+void LoaderState::seek_position(std::uint64_t epoch, std::int64_t samples) {
+  const std::int64_t size = data::Shards(dealing_.shards).step_size();
+  // The last step of an epoch may have been a short one of larger steps.
+  const auto steps = num_steps();
+  const bool over = steps && samples >= *steps * size;
+  if (samples % size != 0 && !over) {
+    throw Error(ErrorKind::kConfig,
+                fmt::format("a loader stands at sample {} of its epoch, between two steps of {}",
+                            samples, size),
+                "go on with ranks and batch sizes whose steps divide it");
+  }
+  seek(epoch, over ? *steps : samples / size);
+}
+
 void check_lengths(comm::Communicator& world, std::uint64_t length) {
   const auto lengths = comm::all_gather_values(world, length, "lengths of a loader");
   for (std::size_t r = 0; r < lengths.size(); ++r) {

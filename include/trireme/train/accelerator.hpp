@@ -187,7 +187,9 @@ class Accelerator {
   }
   // Runs a micro-batch that is not the last of its group.
   void no_sync(const std::function<void()>& micro_batch);
-  // @collective for strategies that shard. Differentiates a single number. Throws Config for one
+  // @collective for strategies that shard. Differentiates a single number. Called once in a
+  // micro-batch, sums are the same to the bit on any number of ranks; of several calls, the order of
+  // addition depends on it. Throws Config for one
   // that depends on no prepared model.
   void backward(const at::Tensor& loss, const BackwardOptions& options = {});
   // @collective. Bounds the norm of a model's gradients in the step to come, and returns it as it

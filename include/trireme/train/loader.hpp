@@ -100,6 +100,10 @@ class LoaderState {
   bool is_dealt() const { return dealing_.world != nullptr; }
   std::uint64_t epoch() const { return epoch_; }
   std::int64_t step() const { return step_; }  // batches handed out in this epoch
+  // The position in samples of all ranks, whatever their number. Throws Config where a number of
+  // samples is between two steps.
+  std::int64_t position() const;
+  void seek_position(std::uint64_t epoch, std::int64_t samples);
   void seek(std::uint64_t epoch, std::int64_t step) {
     epoch_ = epoch;
     step_ = step;
