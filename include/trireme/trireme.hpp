@@ -4,3 +4,4 @@
 #include "trireme/train/accelerator.hpp"
 #include "trireme/train/context.hpp"
 #include "trireme/train/loader.hpp"
+#include "trireme/train/user_trainer.hpp"

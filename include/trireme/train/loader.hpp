@@ -111,13 +111,21 @@ class LoaderState {
   }
   // Of the batch at hand.
   bool end_of_loader() const { return end_of_loader_; }
-  std::int64_t num_fresh() const { return num_fresh_; }  // samples of all ranks, none repeated
+  std::int64_t num_fresh() const { return num_fresh_; }      // samples of all ranks, none repeated
+  std::int64_t num_samples() const { return num_samples_; }  // of this rank's batch
   bool counts() const { return counts_; }  // not a stand-in for a rank that has no more data
   // With even_batches false: whether ranks that have no more data get stand-ins.
   void join(bool joined) { joined_ = joined; }
   void set_even_batches(bool even);
   bool even_batches() const { return dealing_.shards.even_batches; }
   const Dealing& dealing() const { return dealing_; }
+  // For evaluations: every sample once, in batches of the order that one rank has; ranks that have no
+  // more get stand-ins.
+  void deal_exactly() {
+    dealing_.shards.even_batches = false;
+    dealing_.shards.dispatch = false;
+    joined_ = true;
+  }
   // Steps of this rank in an epoch; none for a stream.
   virtual std::optional<std::int64_t> num_steps() const = 0;
   // Of this epoch at least so many batches are left, `most` at most; streams read ahead for it.
@@ -130,6 +138,7 @@ class LoaderState {
   bool sought_ = false;
   bool end_of_loader_ = false;
   std::int64_t num_fresh_ = 0;
+  std::int64_t num_samples_ = 0;
   bool counts_ = true;
   bool joined_ = false;
 };
@@ -139,6 +148,7 @@ template <class Batch>
 struct StepBatches {
   std::vector<Batch> batches;  // this rank's; with dispatch, rank 0 has those of all, others none
   std::int64_t num_fresh = 0;
+  std::vector<std::int64_t> num_samples = {};  // of each batch
   bool last = false;
   bool ended = false;  // there is no such step
   bool counts = true;
@@ -160,6 +170,7 @@ class EpochReader {
   StepBatches<Batch> operator()(std::int64_t step) {
     const auto size = static_cast<std::uint64_t>(shards_.step_size());
     const auto at = static_cast<std::uint64_t>(step) * size;
+    num_read_.clear();
     source_.forget_before(at, size);
     // One sample more tells whether this step is the last.
     const std::uint64_t length = source_.reach(at + size + 1);
@@ -178,6 +189,7 @@ class EpochReader {
       for (int rank = 0; rank < shards_.num_ranks(); ++rank)
         result.batches.push_back(read(Rank(rank), step, length));
     }
+    result.num_samples = num_read_;
     return result;
   }
 
@@ -191,6 +203,7 @@ class EpochReader {
     if (order_ != nullptr) {
       for (std::uint64_t& sample : samples) sample = order_->sample_at(sample);
     }
+    num_read_.push_back(std::ssize(samples));
     return source_.read(samples);
   }
 
@@ -200,6 +213,7 @@ class EpochReader {
   data::Shards shards_;
   bool joined_;
   std::int64_t first_step_;
+  std::vector<std::int64_t> num_read_;  // samples of the batches of the step at hand
 };
 
 void check_lengths(comm::Communicator& world, std::uint64_t length);
@@ -256,6 +270,7 @@ class LoaderCore : public LoaderState {
     if (dealing_.shards.dispatch) dispatch(read);
     if (read.ended) return finish();
     num_fresh_ = read.num_fresh;
+    num_samples_ = read.num_samples.at(0);
     end_of_loader_ = read.last;
     counts_ = read.counts;
     ++step_;
@@ -314,7 +329,9 @@ class LoaderCore : public LoaderState {
         pack(read.ended, message.bytes);
         pack(read.last, message.bytes);
         pack(read.num_fresh, message.bytes);
-        if (!read.ended) pack(read.batches[static_cast<std::size_t>(rank)], message.bytes);
+        if (read.ended) continue;
+        pack(read.num_samples[static_cast<std::size_t>(rank)], message.bytes);
+        pack(read.batches[static_cast<std::size_t>(rank)], message.bytes);
       }
     }
     if (dealing_.world == nullptr) return;
@@ -323,8 +340,11 @@ class LoaderCore : public LoaderState {
     unpack(read.ended, from);
     unpack(read.last, from);
     unpack(read.num_fresh, from);
+    if (read.ended) return;
+    read.num_samples.resize(1);
     read.batches.resize(1);
-    if (!read.ended) unpack(read.batches[0], from);
+    unpack(read.num_samples[0], from);
+    unpack(read.batches[0], from);
   }
 
   std::unique_ptr<BatchSource<Batch>> source_;
