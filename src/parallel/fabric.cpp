@@ -32,8 +32,10 @@ class HostFabric final : public Fabric {
   comm::Session& session_;
 };
 
-// Throws Environment on every rank.
-[[noreturn]] void refuse_gpu(comm::Session& session) {
+}  // namespace
+
+void require(comm::Session& session, ComputeOn compute_on) {
+  if (compute_on != ComputeOn::kGpu) return;
   session.world().agree("looking for a GPU", [] {
     const auto gpu = memory::open_gpu({});
     throw Error(ErrorKind::kEnvironment,
@@ -41,23 +43,21 @@ class HostFabric final : public Fabric {
                             gpu->describe()),
                 "set run.device: cpu");
   });
-  throw Error(ErrorKind::kInternal, "a GPU is refused on every rank");
 }
 
-}  // namespace
-
 std::unique_ptr<Fabric> make_fabric(comm::Session& session, ComputeOn compute_on) {
+  require(session, compute_on);
   switch (compute_on) {
     case ComputeOn::kHost:
       return std::make_unique<HostFabric>(session);
     case ComputeOn::kGpu:
-      refuse_gpu(session);
+      break;
     case ComputeOn::kEarlyDevice:
       return make_device_fabric(session, memory::HostTiming::kEarly);
     case ComputeOn::kLateDevice:
       return make_device_fabric(session, memory::HostTiming::kLate);
   }
-  throw Error(ErrorKind::kInternal, "where the network computes is one of a few places");
+  throw Error(ErrorKind::kInternal, "nothing computes on a GPU that is refused");
 }
 
 }  // namespace trireme::parallel

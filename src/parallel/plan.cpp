@@ -29,6 +29,11 @@ comm::Topology topology_of(const Machine& machine, Rank rank) {
   return topology;
 }
 
+// A rank with a device of its own is a node of one rank.
+Machine nodes_for(const EngineOptions& options, const Machine& machine) {
+  return {machine.num_ranks, options.compute_on == ComputeOn::kHost ? machine.ranks_per_node : 1};
+}
+
 // A rank's view of the job, and sums over units that several parts of the plan need.
 class Planner {
  public:
@@ -36,11 +41,11 @@ class Planner {
           Rank rank, int passes)
       : options_(options),
         row_(strategy(options.strategy)),
-        topology_(topology_of(machine, rank)),
+        topology_(topology_of(nodes_for(options, machine), rank)),
         layout_(units,
                 make_mesh(row_, machine.num_ranks, options.shard_size,
                           machine.num_ranks % machine.ranks_per_node == 0 ? machine.ranks_per_node
-                          : topology_.num_nodes == 1                      ? machine.num_ranks
+                          : machine.num_ranks < machine.ranks_per_node    ? machine.num_ranks
                                                                           : 0)),
         me_(rank),
         passes_(passes),

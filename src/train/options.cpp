@@ -91,6 +91,7 @@ parallel::EngineOptions engine_options(const config::Config& config) {
   options.state_on_disk = config.offload.optimizer == "nvme";
   options.disk.folder = config.offload.nvme_path;
   options.disk.timeout = std::chrono::duration<double>(config.run.timeout);
+  if (config.run.device == "cuda") options.compute_on = parallel::ComputeOn::kGpu;
   return options;
 }
 

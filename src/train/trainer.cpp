@@ -136,6 +136,7 @@ Run::Run(Context& context, const config::Loaded& loaded, const TrainOptions& opt
 
 // Everything that can be refused, before anything is built or written. The same on every rank.
 void Run::check() {
+  parallel::require(context_.session(), engine_options(config_).compute_on);
   optimizer_.emplace(optimizer_options(config_));
   scaler_.emplace(scaler_options(config_.precision));
   make_schedule();

@@ -15,7 +15,7 @@ namespace {
 // A Config that differs from the default in every field that this version lets differ.
 Config unusual() {
   Config c;
-  c.run = {"2024", "/run s/\"q\"\xC3\xA9#", 18446744073709551615ULL, false, 3, 0.125};
+  c.run = {"2024", "/run s/\"q\"\xC3\xA9#", 18446744073709551615ULL, false, 3, "cuda", 0.125};
   c.model = {"llama", 2, 96, 4, 2, 64, 300, 128, false, 1e-6, 1.0 / 3.0, 0.1};
   c.data = {{{"null", "text", 0.1}, {"*a: b", "text", 1e-5}},
             {{"true", "text", 3}},

@@ -377,7 +377,7 @@ RankPlan planned(const Engine& engine, comm::Session& session, const EngineOptio
   const int ranks = topology.first_rank.back();
   const Rank first(topology.first_rank[static_cast<std::size_t>(topology.node)]);
   const bool alone = where < 0;
-  return plan_rank(engine.layout().units(), options, {ranks, alone ? 1 : where == 0 ? ranks : where},
+  return plan_rank(engine.layout().units(), options, {ranks, where <= 0 ? ranks : where},
                    alone ? session.world().rank() : first);
 }
 

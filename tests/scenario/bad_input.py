@@ -68,6 +68,9 @@ CONFIGURATIONS = [
     ("a checkpoint that is not there", GOOD, ["--resume", "runs/other"], 64, ["runs/other", "does not exist"]),
     ("a word that --resume does not know", GOOD, ["--resume", "always"], 64, ["always", "does not exist"]),
     ("a text instead of a checkpoint", GOOD, ["--resume", "text.txt"], 64, ["text.txt", "checkpoint"]),
+    ("a GPU where none can be used", {**GOOD, "run.device": "cuda"}, [], 69,
+     ["be used", "run.device: cpu"]),
+    ("a device that there is not", {**GOOD, "run.device": "tpu"}, [], 64, ["run.device", "cpu"]),
     ("an unknown flag", GOOD, ["--resme", "auto"], 2, ["--resme"]),
     ("a flag without its value", GOOD, ["--set"], 2, ["--set"]),
 ]

@@ -18,7 +18,8 @@ struct Run {
   bool reproducible = true;
   std::int64_t threads =
       1;  // per rank, for matrix products; part of what reproducible results depend on
-  double timeout = 600;  // seconds that any wait for another rank may take
+  std::string device = "cpu";  // cpu | cuda
+  double timeout = 600;        // seconds that any wait for another rank may take
 
   bool operator==(const Run&) const = default;
 };

@@ -1,6 +1,10 @@
 // Where the network computes, and weights and gradients live.
 #pragma once
 
+namespace trireme::comm {
+class Session;
+}
+
 namespace trireme::parallel {
 
 enum class ComputeOn {
@@ -11,5 +15,9 @@ enum class ComputeOn {
   kEarlyDevice,
   kLateDevice,
 };
+
+// @collective. Throws Environment on every rank, saying what was found and what to do, where an
+// engine cannot compute there.
+void require(comm::Session& session, ComputeOn compute_on);
 
 }  // namespace trireme::parallel

@@ -45,7 +45,7 @@ void require_device(int index) {
   throw Error(
       ErrorKind::kEnvironment, fmt::format("no GPU can be used: {} ({})", found, probed()),
       "ask the batch system for GPUs (--gpus-per-node, ngpus), load the driver's module, or "
-      "run on the host");
+      "set run.device: cpu");
 }
 
 class CudaSource final : public DeviceMemorySource {

@@ -8,7 +8,7 @@ namespace trireme::memory {
 std::unique_ptr<Device> open_gpu(const DeviceOptions&) {
   throw Error(ErrorKind::kEnvironment, "no GPU can be used: this program was built without CUDA",
               "build where a CUDA toolkit and NCCL are found (TRIREME_WITH_CUDA=ON says what is "
-              "missing), or run on the host");
+              "missing), or set run.device: cpu");
 }
 
 }  // namespace trireme::memory
