@@ -88,6 +88,26 @@ def test_a_damaged_checkpoint_is_salvaged(place):
     scenario.require_equal(len({one["hash"] for one in several["hashes"]}), 2, "two checkpoints, two digests")
 
 
+def test_drivers_and_files_of_nodes_hold_the_same(place):
+    nodes = {"TRIREME_TEST_RANKS_PER_NODE": "1"}
+    stopped = {**SETTINGS, "train.max_steps": 6, "checkpoint.every": 0, "parallel.strategy": "zero3"}
+    place.train({**stopped, "run.name": "plain"}, ranks=2)
+    for name, settings in (
+        ("mpiio", {"checkpoint.driver": "mpiio"}),
+        ("together", {"checkpoint.driver": "mpiio", "checkpoint.transfer": "collective"}),
+        ("nodes", {"checkpoint.files": "node"}),
+    ):
+        place.train({**stopped, **settings, "run.name": name}, ranks=2, environment=nodes)
+        place.run("ckpt", "verify", f"runs/{name}")
+        place.run("ckpt", "diff", "runs/plain", f"runs/{name}")
+    files = sorted(path.name for path in (place.path / "runs/nodes/checkpoints/step-00000006").iterdir())
+    scenario.require_equal(files, ["manifest.json", "state-0000.h5", "state-0001.h5"], "files of two nodes")
+    # One rank goes on from what two nodes wrote, and writes one file again.
+    for name in ("nodes", "plain"):
+        place.train({**SETTINGS, "run.name": name}, "--resume", "auto")
+    place.run("ckpt", "diff", "runs/plain", "runs/nodes")
+
+
 def test_bench_io_measures_and_leaves_nothing(place):
     (place.path / "disk").mkdir()
     job = place.run("bench", "io", "disk", "--size", "8MB", "--runs", 2, "--json", ranks=2)
