@@ -18,6 +18,7 @@ struct Program {
 };
 
 void add_train(Program program);
+void add_launch(Program program);
 void add_generate(Program program);
 void add_bench(Program program);
 void add_checkpoint(Program program);

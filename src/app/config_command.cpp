@@ -1,4 +1,5 @@
 #include "trireme/base/error.hpp"
+#include "trireme/base/text.hpp"
 #include "trireme/config/adapt.hpp"
 
 #include "commands.hpp"
@@ -71,6 +72,51 @@ int convert(Arguments arguments) {
   return deliver(text, arguments.output, arguments.overwrite);
 }
 
+// A small model that trains at once; every other setting keeps its default.
+constexpr std::string_view kDefault = R"(# Every setting with its default: trireme config fields
+run: {{name: run, dir: runs, seed: 42}}
+model: {{type: gpt2, layers: 6, hidden: 384, heads: 6, context: 256}}
+data: {{train: {data}, tokenizer: bytes, sequence_length: 256}}
+train: {{global_batch_size: 16, micro_batch_size: 4, max_steps: 200, eval_every: 100}}
+optimizer: {{type: adamw, lr: 3.0e-4, weight_decay: 0.1, clip_norm: 1.0}}
+schedule: {{type: cosine, warmup_steps: 20, min_lr_ratio: 0.1}}
+precision: {{compute: {compute}}}
+parallel: {{strategy: zero3}}
+)";
+
+struct DefaultFile {
+  std::string output = "trireme.yaml";
+  std::string data;
+  std::string mixed_precision = "bf16";
+};
+
+int write_default(const DefaultFile& wanted) {
+  const std::string text = fmt::format(
+      kDefault, fmt::arg("data", wanted.data.empty() ? "[]" : json_quoted(wanted.data)),
+      fmt::arg("compute", wanted.mixed_precision == "no" ? "fp32" : wanted.mixed_precision));
+  if (!wanted.data.empty()) config::load_text(text, wanted.output);
+  const int code = deliver(text, wanted.output, false);
+  fmt::print(stderr, "next: trireme launch -n 2 train {}{}\n", wanted.output,
+             wanted.data.empty() ? " --set data.train=YOUR_TEXT" : "");
+  return code;
+}
+
+void add_default(Program program, CLI::App& parent) {
+  auto wanted = std::make_shared<DefaultFile>();
+  CLI::App* command =
+      parent.add_subcommand("default", "write a configuration that trains at once, asking nothing");
+  command->add_option("-o,--output,--config_file", wanted->output, "file to write; never replaced")
+      ->capture_default_str();
+  command->add_option("--data", wanted->data, "the text to train on");
+  command
+      ->add_option("--mixed_precision,--mixed-precision", wanted->mixed_precision,
+                   "no, bf16 or fp16")
+      ->check(CLI::IsMember({"no", "bf16", "fp16"}))
+      ->capture_default_str();
+  command->callback(
+      [program, wanted] { program.action = [wanted] { return write_default(*wanted); }; });
+}
+
 void add_ranks(CLI::App& command, Arguments& arguments) {
   command
       .add_option("-n,--num-processes,--num_processes", arguments.num_processes,
@@ -117,6 +163,7 @@ void add_config(Program program) {
                                        [arguments] { return show(*arguments); });
   arguments->sources.add_to(*show_command);
   add_ranks(*show_command, *arguments);
+  add_default(program, *command);
   add_convert(program, *command, std::make_shared<Arguments>());
   CLI::App* fields =
       add_printer(program, *command, "fields", "every setting with type, default, range and help",

@@ -48,6 +48,7 @@ int run(int argc, char** argv) {
   Action action;
   const Program program{argc, argv, cli, action};
   add_train(program);
+  add_launch(program);
   add_generate(program);
   add_checkpoint(program);
   add_bench(program);
