@@ -20,6 +20,7 @@ struct Program {
 void add_train(Program program);
 void add_launch(Program program);
 void add_generate(Program program);
+void add_eval(Program program);
 void add_bench(Program program);
 void add_checkpoint(Program program);
 void add_config(Program program);

@@ -50,6 +50,7 @@ int run(int argc, char** argv) {
   add_train(program);
   add_launch(program);
   add_generate(program);
+  add_eval(program);
   add_checkpoint(program);
   add_bench(program);
   add_config(program);

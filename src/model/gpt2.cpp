@@ -27,9 +27,11 @@ Gpt2Block::Gpt2Block(const config::Model& shape) : heads(shape.heads) {
                                                                     Layout::kInOut, residual_std));
 }
 
-Residual Gpt2Block::forward(Residual residual) {
-  const auto attend = [this](const torch::Tensor& x_BTC) {
-    return ops::causal_attention(attn_in->forward(x_BTC), heads, heads);
+Residual Gpt2Block::forward(Residual residual, ops::LayerPast* past) {
+  const auto attend = [this, past](const torch::Tensor& x_BTC) {
+    const auto qkv_BTP = attn_in->forward(x_BTC);
+    return past != nullptr ? ops::attention_with_past(qkv_BTP, heads, heads, *past)
+                           : ops::causal_attention(qkv_BTP, heads, heads);
   };
   residual.delta_BTC = attn_out->forward(run_part(attention_how, attend, ln_1->forward(residual)));
   const auto hidden_BTF = mlp_in->forward(ln_2->forward(residual));
@@ -64,6 +66,18 @@ torch::Tensor Gpt2::logits(const torch::Tensor& tokens_BT) {
     residual = run_block(blocks_how(), run, std::move(residual));
   }
   return ops::linear(ln_f_->forward(residual), wte_->weight, std::nullopt, Layout::kOutIn);
+}
+
+torch::Tensor Gpt2::next_logits(const torch::Tensor& tokens_BT, Past& past) {
+  past.layers.resize(blocks_.size());
+  const auto positions_TC = wpe_->weight.narrow(0, past.length, tokens_BT.size(1));
+  Residual residual{ops::embed(tokens_BT, wte_->weight, positions_TC), {}};
+  for (std::size_t i = 0; i < blocks_.size(); ++i)
+    residual = blocks_[i]->forward(std::move(residual), &past.layers[i]);
+  past.length += tokens_BT.size(1);
+  const auto last_B1C = ln_f_->forward(residual).slice(1, -1);
+  return ops::linear(last_B1C.contiguous(), wte_->weight, std::nullopt, Layout::kOutIn)
+      .select(1, 0);
 }
 
 }  // namespace trireme::model

@@ -11,7 +11,7 @@ namespace trireme::model {
 // One transformer block: h.<n> of the checkpoint, and a unit of the sharding engine.
 struct Gpt2Block : torch::nn::Module {
   explicit Gpt2Block(const config::Model& shape);
-  Residual forward(Residual residual);
+  Residual forward(Residual residual, ops::LayerPast* past = nullptr);
 
   std::int64_t heads;
   Recompute attention_how;
@@ -23,6 +23,7 @@ class Gpt2 : public LanguageModel {
  public:
   explicit Gpt2(const config::Model& shape);
   torch::Tensor logits(const torch::Tensor& tokens_BT) override;
+  torch::Tensor next_logits(const torch::Tensor& tokens_BT, Past& past) override;
   void recompute_attention(const Recompute& how) override;
 
  private:

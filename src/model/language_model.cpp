@@ -30,6 +30,12 @@ torch::Tensor LanguageModel::loss_sum(const torch::Tensor& tokens_BT,
   return ops::cross_entropy_sum(logits(tokens_BT), targets_BT);
 }
 
+torch::Tensor LanguageModel::next_logits(const torch::Tensor& tokens_BT, Past& past) {
+  past.tokens_BT = past.length > 0 ? torch::cat({past.tokens_BT, tokens_BT}, 1) : tokens_BT;
+  past.length = past.tokens_BT.size(1);
+  return logits(past.tokens_BT).select(1, -1);
+}
+
 config::Model resolved(config::Model s) {
   if (!s.plugin.empty()) return s;
   require(s.type == "gpt2" || s.type == "llama", fmt::format("model.type: {} is not known", s.type),

@@ -28,15 +28,17 @@ LlamaBlock::LlamaBlock(const config::Model& shape) : heads(shape.heads), kv_head
       register_module("post_attention_layernorm", std::make_shared<RmsNorm>(width, shape.norm_eps));
 }
 
-Residual LlamaBlock::forward(Residual residual, const torch::Tensor& cos_sin_TD) {
-  const auto attend = [this, cos_sin_TD](const torch::Tensor& x_BTC) {
+Residual LlamaBlock::forward(Residual residual, const torch::Tensor& cos_sin_TD,
+                             ops::LayerPast* past) {
+  const auto attend = [this, cos_sin_TD, past](const torch::Tensor& x_BTC) {
     const auto by_head = [&](const torch::Tensor& t, std::int64_t n) {
       return t.unflatten(-1, {n, cos_sin_TD.size(1)});
     };
     const auto qkv_BTP =
         ops::pack_rotated(by_head(q->forward(x_BTC), heads), by_head(k->forward(x_BTC), kv_heads),
                           by_head(v->forward(x_BTC), kv_heads), cos_sin_TD);
-    return ops::causal_attention(qkv_BTP, heads, kv_heads);
+    return past != nullptr ? ops::attention_with_past(qkv_BTP, heads, kv_heads, *past)
+                           : ops::causal_attention(qkv_BTP, heads, kv_heads);
   };
   residual.delta_BTC = o->forward(run_part(attention_how, attend, input_norm->forward(residual)));
   const auto y_BTC = post_attention_norm->forward(residual);
@@ -76,6 +78,20 @@ torch::Tensor Llama::logits(const torch::Tensor& tokens_BT) {
     residual = run_block(blocks_how(), run, std::move(residual));
   }
   return ops::linear(norm_->forward(residual), head_->weight, std::nullopt, Layout::kOutIn);
+}
+
+torch::Tensor Llama::next_logits(const torch::Tensor& tokens_BT, Past& past) {
+  past.layers.resize(blocks_.size());
+  const std::int64_t count = tokens_BT.size(1);
+  const auto cos_sin_TD =
+      ops::rotary_table(past.length + count, head_width_, theta_).slice(0, past.length);
+  Residual residual{ops::embed(tokens_BT, tokens_->weight), {}};
+  for (std::size_t i = 0; i < blocks_.size(); ++i)
+    residual = blocks_[i]->forward(std::move(residual), cos_sin_TD, &past.layers[i]);
+  past.length += count;
+  const auto last_B1C = norm_->forward(residual).slice(1, -1);
+  return ops::linear(last_B1C.contiguous(), head_->weight, std::nullopt, Layout::kOutIn)
+      .select(1, 0);
 }
 
 }  // namespace trireme::model

@@ -11,7 +11,8 @@ namespace trireme::model {
 // One decoder layer: model.layers.<n> of the checkpoint, and a unit of the sharding engine.
 struct LlamaBlock : torch::nn::Module {
   explicit LlamaBlock(const config::Model& shape);
-  Residual forward(Residual residual, const torch::Tensor& cos_sin_TD);
+  Residual forward(Residual residual, const torch::Tensor& cos_sin_TD,
+                   ops::LayerPast* past = nullptr);
 
   std::int64_t heads, kv_heads;
   Recompute attention_how;
@@ -23,6 +24,7 @@ class Llama : public LanguageModel {
  public:
   explicit Llama(const config::Model& shape);
   torch::Tensor logits(const torch::Tensor& tokens_BT) override;
+  torch::Tensor next_logits(const torch::Tensor& tokens_BT, Past& past) override;
   void recompute_attention(const Recompute& how) override;
 
  private:

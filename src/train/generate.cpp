@@ -2,14 +2,9 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/random.hpp"
-#include "trireme/ckpt/checkpoint.hpp"
-#include "trireme/ckpt/hugging_face.hpp"
-#include "trireme/ckpt/tools.hpp"
-#include "trireme/config/load.hpp"
-#include "trireme/data/tokenizer.hpp"
-#include "trireme/model/language_model.hpp"
 
 #include "sampling.hpp"
+#include "stored_model.hpp"
 #include <fmt/format.h>
 #include <torch/torch.h>
 
@@ -33,54 +28,6 @@ void check(const GenerateOptions& options) {
     problems += "\n  --repetition-penalty is above 0";
   if (std::ranges::count(options.stop, "") > 0) problems += "\n  --stop is not empty";
   if (!problems.empty()) throw Error(ErrorKind::kConfig, "generate:" + problems);
-}
-
-config::Model stored_model(const ckpt::Reader& reader) {
-  const auto text = reader.extra().find("config");
-  if (text == reader.extra().end()) {
-    throw Error(ErrorKind::kCorrupt,
-                fmt::format("{} holds no configuration", reader.path().string()));
-  }
-  return config::load_model(text->second, "extra/config of " + reader.path().string());
-}
-
-// The checkpoint's own tokenizer, or the one that its run named.
-std::shared_ptr<const data::Tokenizer> load_tokenizer(const ckpt::Reader& reader) {
-  const auto& texts = reader.extra();
-  const auto kept = texts.find(std::string(ckpt::kStoredTokenizer));
-  if (kept != texts.end()) {
-    return data::parse_tokenizer(kept->second,
-                                 "extra/" + kept->first + " of " + reader.path().string());
-  }
-  const config::Data data =
-      config::load_data(texts.at("config"), "extra/config of " + reader.path().string());
-  auto tokenizer = data::load_tokenizer(data.tokenizer);
-  if (tokenizer->has_text()) return tokenizer;
-  throw Error(ErrorKind::kConfig,
-              fmt::format("the model reads tokens of a vocabulary of {}, which have no text here",
-                          data.tokenizer),
-              "only a run whose data.tokenizer is bytes or a tokenizer.json can be given a prompt");
-}
-
-std::shared_ptr<model::LanguageModel> load_model(const ckpt::Reader& reader,
-                                                 const config::Model& shape) {
-  auto network = model::make(shape);
-  std::vector<ckpt::Extent> extents;
-  for (const auto& item : network->network()->named_parameters()) {
-    const auto found = reader.find("/model/" + item.key());
-    // A tied parameter has a second name, and its values come with the first.
-    if (!found) continue;
-    at::Tensor weights = item.value();
-    if (reader.tensors()[*found].shape != weights.sizes().vec()) {
-      throw Error(ErrorKind::kCorrupt,
-                  fmt::format("{} of {} does not have the shape of its configuration", item.key(),
-                              reader.path().string()));
-    }
-    extents.push_back({*found, 0, weights.numel(), weights.data_ptr<float>()});
-  }
-  reader.read(extents);
-  network->network()->eval();
-  return network;
 }
 
 // Text as it comes: bytes that may still become part of a character, or of what ends the text, wait.
@@ -138,8 +85,16 @@ std::vector<std::int64_t> first_tokens(const std::string& prompt,
   return {ids.begin(), ids.end()};
 }
 
+// The scores behind the text. What is known of its tokens is kept while all of them fit into the context; then
+// positions move with every token, and all is computed anew.
 at::Tensor next_scores(model::LanguageModel& network, std::span<const std::int64_t> text,
-                       std::int64_t context) {
+                       std::int64_t context, model::Past& past) {
+  if (std::ssize(text) <= context) {
+    const auto added = text.subspan(static_cast<std::size_t>(past.length));
+    const at::Tensor tokens_1T =
+        torch::tensor(at::ArrayRef<std::int64_t>(added.data(), added.size())).unsqueeze(0);
+    return network.next_logits(tokens_1T, past)[0].to(torch::kFloat).contiguous();
+  }
   const auto window = text.last(std::min(static_cast<std::size_t>(context), text.size()));
   const at::Tensor tokens_1T =
       torch::tensor(at::ArrayRef<std::int64_t>(window.data(), window.size())).unsqueeze(0);
@@ -150,17 +105,15 @@ at::Tensor next_scores(model::LanguageModel& network, std::span<const std::int64
 
 void generate(const GenerateOptions& options, const std::function<void(std::string_view)>& emit) {
   check(options);
-  const ckpt::Reader reader(ckpt::resolve(options.checkpoint));
-  const config::Model shape = stored_model(reader);
-  const auto tokenizer = load_tokenizer(reader);
-  const auto network = load_model(reader, shape);
+  const auto [shape, network, tokenizer] = load_stored_model(options.checkpoint);
   const at::NoGradGuard no_grad;
   std::vector<std::int64_t> text = first_tokens(options.prompt, *tokenizer);
   const auto end = tokenizer->end_of_text();
   emit(options.prompt);
+  model::Past past;
   Stream stream(*tokenizer, options.stop, emit);
   for (std::int64_t i = 0; i < options.tokens; ++i) {
-    const at::Tensor scores_V = next_scores(*network, text, shape.context);
+    const at::Tensor scores_V = next_scores(*network, text, shape.context, past);
     const auto uniform =
         static_cast<double>(unit_float(philox(options.seed, static_cast<std::uint64_t>(i))[0]));
     text.push_back(draw({scores_V.data_ptr<float>(), static_cast<std::size_t>(scores_V.numel())},

@@ -58,6 +58,20 @@ TEST_P(Model, changing_a_later_token_changes_no_earlier_logit) {
   }
 }
 
+TEST_P(Model, what_is_kept_of_earlier_tokens_gives_the_same_scores) {
+  torch::NoGradGuard no_grad;
+  auto model = make(small(GetParam()));
+  const auto ids = tokens(2, 80);
+  const auto expected = model->logits(ids);
+  trireme::model::Past past;
+  // All at once, one by one, several behind others: the context is full at the end.
+  for (const std::int64_t end : {1, 2, 3, 20, 21, 50, 79, 80}) {
+    const auto scores = model->next_logits(ids.slice(1, past.length, end), past);
+    EXPECT_EQ(past.length, end);
+    EXPECT_LT(distance(scores, expected.select(1, end - 1)), 1e-5) << end;
+  }
+}
+
 TEST_P(Model, bf16_stays_close_to_fp32_and_flows_through) {
   auto model = make(small(GetParam()));
   const auto ids = tokens(2, 65), targets = tokens(2, 65);

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "trireme/config/config.hpp"
+#include "trireme/model/ops.hpp"
 
 #include <torch/nn/module.h>
 
@@ -33,6 +34,13 @@ using Recompute =
 // The target that counts for nothing, as in torch and transformers.
 inline constexpr std::int64_t kIgnoredTarget = -100;
 
+// What a model keeps of the tokens that it has seen; the models fill it.
+struct Past {
+  std::int64_t length = 0;  // tokens
+  std::vector<ops::LayerPast> layers = {};
+  torch::Tensor tokens_BT = {};  // where nothing else is kept
+};
+
 class LanguageModel : public torch::nn::Module {
  public:
   // Returns the module with the parameters: this one, unless it stands for another.
@@ -41,6 +49,11 @@ class LanguageModel : public torch::nn::Module {
   // Returns the scores of the next token at every position, in the parameters' type. Token ids are
   // int64.
   virtual torch::Tensor logits(const torch::Tensor& tokens_BT) = 0;
+
+  // Returns the scores [B, V] of the token behind `tokens_BT`, which follow those of `past`, and adds
+  // them to it: the same as logits() of all of them, to rounding. Without gradients; length and new tokens together
+  // are at most the model's context. A model that does not keep anything computes it all again.
+  virtual torch::Tensor next_logits(const torch::Tensor& tokens_BT, Past& past);
 
   // From now on blocks, or only their attention with the product before it, run by way of `how`;
   // empty: as they are.

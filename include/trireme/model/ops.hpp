@@ -53,6 +53,16 @@ Tensor rotary_table(std::int64_t length, std::int64_t head_width, double theta);
 // [B, T, H D].
 Tensor causal_attention(const Tensor& qkv_BTP, std::int64_t heads, std::int64_t kv_heads);
 
+// Keys and values of the tokens that one layer has seen.
+struct LayerPast {
+  Tensor keys_BGTD, values_BGTD;
+};
+
+// The same as causal_attention for tokens that follow those of `past`, to which they are added.
+// Without gradients.
+Tensor attention_with_past(const Tensor& qkv_BTP, std::int64_t heads, std::int64_t kv_heads,
+                           LayerPast& past);
+
 // Returns tokens' rows of `table`, plus the positions' rows where `positions_TC` is defined.
 Tensor embed(const Tensor& tokens_BT, const Tensor& table_VC, const Tensor& positions_TC = {});
 

@@ -1,4 +1,5 @@
-// Text from a checkpoint: one process, the model whole in fp32.
+// Text from a checkpoint: one process, the model whole in fp32. What was computed for earlier
+// tokens is kept until the context is full, so that a new one costs one token's work.
 #pragma once
 
 #include <cstdint>
