@@ -11,6 +11,7 @@
 #include "parallel/fabric.hpp"
 #include "parallel/state_store.hpp"
 #include "parallel/unit_file.hpp"
+#include "parallel/weight_guard.hpp"
 #include <fmt/format.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/torch.h>
@@ -143,6 +144,7 @@ struct Engine::Impl {
   std::unique_ptr<Gradients> gradients;
   std::unique_ptr<StateStore> state;
   Buffers buffers;
+  WeightGuard guard;
 
   std::vector<std::size_t> first_parameter;  // by unit
   std::size_t num_parameters = 0;
@@ -283,6 +285,7 @@ struct Engine::Impl {
         throw Error(ErrorKind::kConfig, "the loss of a micro-batch is not a single number",
                     "sum it");
       }
+      guard.check_weights();
       session.node().set_place("backward", current_step);
       result.loss.backward();
       if (!idle) losses.push_back({index, result.num_targets, result.loss.item<double>()});
@@ -326,13 +329,16 @@ struct Engine::Impl {
 
 Engine::Engine(comm::Session& session, torch::nn::Module& module, InitialValues& initial,
                const EngineOptions& options)
-    : Engine(session, tree_of(module), initial, options) {}
+    : Engine(session, tree_of(module), initial, options) {
+  impl_->guard.remember(impl_->units, [&module] { return module.parameters(); });
+}
 
 Engine::Engine(comm::Session& session, const ModuleTree& tree, InitialValues& initial,
                const EngineOptions& options)
     : impl_(std::make_unique<Impl>(session, tree, options)) {
   impl_->initialise(initial);
   impl_->attach();
+  impl_->guard.remember(impl_->units, {});
   refresh_work();
 }
 
@@ -353,6 +359,8 @@ void Engine::accumulate(Step step, const std::function<MicroBatchLoss(std::int64
   engine.assignment =
       num_micro_batches == 0 ? engine.usual_assignment : engine.assign(num_micro_batches);
   engine.current_step = step.value;
+  engine.guard.check_weights();
+  engine.guard.check_list();
   engine.losses.clear();
   engine.gradients->begin_step(engine.assignment);
   engine.buffers.begin_step();

@@ -236,6 +236,43 @@ TEST_P(AnyModule, units_are_named_classes_with_or_without_impl) {
   }
 }
 
+// ---- what user code must not do ----
+
+TEST_P(AnyModule, weights_that_user_code_changes_or_moves_or_adds_are_named) {
+  using Change = std::function<void(Network&)>;
+  const auto error = [&](const Change& before, const Change& in_forward) {
+    Engaged<Network> engaged(session, options(12));
+    const auto step = [&] {
+      engaged.engine.accumulate(Step(1), [&](std::int64_t m) {
+        in_forward(engaged.module);
+        return MicroBatchLoss{engaged.module->loss(1, m), NetworkImpl::kTargets};
+      });
+    };
+    {
+      const at::NoGradGuard no_grad;
+      before(engaged.module);
+    }
+    const Error found = error_of(step);
+    EXPECT_EQ(found.kind, ErrorKind::kConfig);
+    world.barrier("the next one");
+    return found.message;
+  };
+  const Change nothing = [](Network&) {};
+  // A scalar is small enough to be present however weights come and go.
+  const Change in_place = [](Network& network) {
+    const at::NoGradGuard no_grad;
+    network->gain.mul_(2);
+  };
+  EXPECT_THAT(error([](Network& network) { network->mix->weight.set_data(torch::zeros({96, 96, 3})); }, nothing),
+              HasSubstr("parameter mix.weight was given other memory"));
+  EXPECT_THAT(error([](Network& network) { network->register_module("late", nn::Linear(2, 7)); }, nothing),
+              HasSubstr("a parameter of shape [7, 2] was registered after"));
+  if (strategy != "zero3" && strategy != "hsdp") {
+    EXPECT_THAT(error(in_place, nothing), HasSubstr("parameter gain was changed in place"));
+    EXPECT_THAT(error(nothing, in_place), HasSubstr("parameter gain was changed in place"));
+  }
+}
+
 // ---- steps of any length ----
 
 TEST_P(AnyModule, a_short_step_is_that_of_fewer_micro_batches_on_one_rank) {

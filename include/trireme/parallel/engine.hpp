@@ -153,7 +153,8 @@ class Engine {
 
   // @collective. Runs forward and backward of this rank's micro-batches; `loss_of` gets the
   // micro-batch index in the step. `num_micro_batches`: of this step, where it has fewer than usual;
-  // 0: as usual.
+  // 0: as usual. Throws Config naming a parameter that user code changed, moved or added since the
+  // engine took over the module.
   void accumulate(Step step, const std::function<MicroBatchLoss(std::int64_t)>& loss_of,
                   std::int64_t num_micro_batches = 0);
   // accumulate() in pieces, for loops that come to their micro-batches as they go. Every rank calls
