@@ -138,7 +138,7 @@ TEST_F(DatasetTest, every_problem_is_in_one_config_error) {
   });
   EXPECT_THAT(
       message,
-      AllOf(HasSubstr("12 problems"), HasSubstr("unknown tokenizer 'byte'; did you mean 'bytes'"),
+      AllOf(HasSubstr("12 problems"), HasSubstr("there is no tokenizer 'byte'; did you mean 'bytes'"),
             HasSubstr("missing.txt: No such file"), HasSubstr(": a directory"),
             HasSubstr("empty.txt: the file is empty"),
             HasSubstr("short.txt: 16 tokens are too few: one sample is sequence_length + 1 = 17")));

@@ -6,6 +6,7 @@
 #include "trireme/data/dataset.hpp"
 #include "trireme/data/tokenizer.hpp"
 
+#include "support/golden.hpp"
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
@@ -21,9 +22,9 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-const fs::path kGpt2 = fs::path(__FILE__).parent_path() / "golden" / "tokenizer" / "gpt2";
+const fs::path kGpt2 = trireme::testing::test_data() / "data" / "golden" / "tokenizer" / "gpt2";
 
-class TokenizeTest : public testing::Test {
+class TokenizeTest : public ::testing::Test {
  protected:
   TokenizeTest() {
     fs::create_directories(folder_);

@@ -9,6 +9,7 @@
 #include "data/tokenizer/pre_tokenizer.hpp"
 #include "data/tokenizer/regex.hpp"
 #include "data/tokenizer/unicode.hpp"
+#include "support/golden.hpp"
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -25,7 +26,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using Ids = std::vector<std::uint32_t>;
 
-const fs::path kGolden = fs::path(__FILE__).parent_path() / "golden" / "tokenizer";
+const fs::path kGolden = trireme::testing::test_data() / "data" / "golden" / "tokenizer";
 
 std::string slurp(const fs::path& path) {
   std::ostringstream text;
@@ -40,7 +41,7 @@ std::string from_hex(const std::string& hex) {
   return bytes;
 }
 
-class Golden : public testing::TestWithParam<std::string> {
+class Golden : public ::testing::TestWithParam<std::string> {
  protected:
   std::shared_ptr<const Tokenizer> tokenizer_ = load_tokenizer((kGolden / GetParam()).string());
   json golden_ = json::parse(std::ifstream(kGolden / GetParam() / "encodings.json"));
@@ -86,7 +87,7 @@ TEST_P(Golden, several_threads_encode_the_same) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, Golden,
-                         testing::Values("gpt2", "llama3", "llama2", "metaspace", "bert",
+                         ::testing::Values("gpt2", "llama3", "llama2", "metaspace", "bert",
                                          "unigram"),
                          [](const auto& file) { return file.param; });
 
