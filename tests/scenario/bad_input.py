@@ -176,7 +176,7 @@ def test_wrong_commands_are_usage_errors(place):
         (["ckpt", "inspct", "runs/run"], ["inspct"]),
         (["ckpt"], ["subcommand"]),
         (["ckpt", "diff", "runs/run"], ["other"]),
-        (["train"], ["files"]),
+        (["train"], ["a configuration file"]),
         (["train", "job.yaml", "--dryrun"], ["--dryrun"]),
         (["config", "show", "job.yaml", "--set"], ["--set"]),
     ]
