@@ -1,7 +1,6 @@
 #include "parallel/group_sums.hpp"
 
 #include "trireme/kernels/accumulate.hpp"
-#include "trireme/kernels/convert.hpp"
 #include "trireme/parallel/micro_batches.hpp"
 
 #include <algorithm>
@@ -25,8 +24,7 @@ GroupSums::GroupSums(Fabric& fabric, const Layout& layout, bool narrow)
       layout_(layout),
       me_(fabric.world().rank()),
       place_(layout.mesh().place_of(fabric.world().rank())),
-      exchange_(fabric.exchange(layout, Lane::kReduce)),
-      narrow_(narrow) {
+      exchange_(fabric.exchange(layout, Lane::kReduce)) {
   std::int64_t largest = 0;
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
     offset_.push_back(owned_);
@@ -43,9 +41,8 @@ GroupSums::GroupSums(Fabric& fabric, const Layout& layout, bool narrow)
     if (layout.unit(u).trains) shard = std::max(shard, layout.shard(u, me_).size());
   }
   // What comes from each other group, and a shard that goes out in parts.
-  const std::int64_t halves = largest * layout.mesh().num_groups() + shard;
-  messages_ = fabric_.buffer(Bytes(halves * static_cast<std::int64_t>(sizeof(kernels::Half))),
-                             "sums of groups on their way");
+  messages_ = SumMessages(fabric_, largest * layout.mesh().num_groups() + shard,
+                          "sums of groups on their way");
 }
 
 void GroupSums::restart(std::int64_t num_rounds) {
@@ -116,11 +113,7 @@ std::span<float> GroupSums::add_groups(std::size_t unit, std::span<float> shard,
   std::vector<const float*> partials;
   float* next = partials_.as<float>().data();
   float* const result = next;
-  std::vector<std::pair<std::span<kernels::Half>, std::span<float>>> received;
-  kernels::Half* next_message = narrow_ ? messages_.as<kernels::Half>().data() : nullptr;
-  const auto take = [&next_message](std::size_t count) {
-    return std::span(std::exchange(next_message, next_message + count), count);
-  };
+  messages_.restart();
   for (int group = 0; group < layout_.mesh().num_groups(); ++group) {
     const std::span<float> partial(next, own.size());
     next += own.size();
@@ -129,21 +122,12 @@ std::span<float> GroupSums::add_groups(std::size_t unit, std::span<float> shard,
       std::copy(own.begin(), own.end(), partial.begin());
       continue;
     }
-    const auto theirs = part_in(shard, unit, replica(group));
-    if (narrow_) {
-      const auto message = take(theirs.size());
-      kernels::narrow_bf16(theirs, message);
-      out.push_back({replica(group), std::as_bytes(message)});
-      received.emplace_back(take(own.size()), partial);
-      in.push_back({replica(group), std::as_writable_bytes(received.back().first)});
-    } else {
-      out.push_back({replica(group), std::as_bytes(theirs)});
-      in.push_back({replica(group), std::as_writable_bytes(partial)});
-    }
+    out.push_back({replica(group), messages_.outgoing(part_in(shard, unit, replica(group)))});
+    in.push_back({replica(group), messages_.incoming(partial)});
   }
   exchange_->begin(unit, tag_++ % kTags, std::move(out), std::move(in));
   exchange_->wait("add the shards of replicas", idle);
-  for (const auto& [message, partial] : received) kernels::widen_bf16(message, partial);
+  messages_.unpack();
   tree_sum(partials, static_cast<std::int64_t>(own.size()), result);
   return {result, own.size()};
 }

@@ -7,6 +7,7 @@
 
 #include "parallel/fabric.hpp"
 #include "parallel/shard_sums.hpp"
+#include "parallel/sum_messages.hpp"
 
 #include <functional>
 #include <vector>
@@ -29,7 +30,7 @@ class GroupSums {
 
   Bytes levels() const { return Bytes(static_cast<std::int64_t>(levels_.bytes().size())); }
   Bytes buffers() const {
-    return Bytes(static_cast<std::int64_t>(partials_.bytes().size() + messages_.bytes().size()));
+    return Bytes(static_cast<std::int64_t>(partials_.bytes().size()) + messages_.size().value);
   }
 
  private:
@@ -46,10 +47,9 @@ class GroupSums {
   std::unique_ptr<Exchange> exchange_;
   std::vector<std::int64_t> offset_;  // of this rank's part of each unit in a level
   std::int64_t owned_ = 0;
-  bool narrow_;
   Buffer partials_;  // of this rank's part of a unit, by group
-  Buffer messages_;  // narrow: as they travel, and those that go out
-  Buffer levels_;    // counter over the rounds
+  SumMessages messages_;
+  Buffer levels_;  // counter over the rounds
   std::vector<TreeAccumulator> rounds_;
   int tag_ = 0;
 };

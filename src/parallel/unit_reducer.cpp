@@ -1,6 +1,5 @@
 #include "parallel/unit_reducer.hpp"
 
-#include "trireme/kernels/convert.hpp"
 #include "trireme/parallel/tree_sum.hpp"
 
 #include <algorithm>
@@ -30,8 +29,7 @@ UnitReducer::UnitReducer(Fabric& fabric, const Layout& layout, const Team& team,
       team_(team),
       range_of_(range_of),
       me_(fabric.world().rank()),
-      exchange_(fabric.exchange(layout, Lane::kReduce)),
-      narrow_(narrow && !team.on_one_node()) {
+      exchange_(fabric.exchange(layout, Lane::kReduce)) {
   // One partial sum from every node of the team, and those that go out.
   std::int64_t largest = 0;
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
@@ -42,19 +40,14 @@ UnitReducer::UnitReducer(Fabric& fabric, const Layout& layout, const Team& team,
   }
   buffer_ =
       fabric.buffer(Bytes(static_cast<std::int64_t>(bytes_for(largest))), "sums of gradients");
-  if (narrow_)
-    messages_ = fabric.buffer(Bytes(largest * static_cast<std::int64_t>(sizeof(kernels::Half))),
-                              "gradients on their way");
+  if (narrow && !team.on_one_node())
+    messages_ = SumMessages(fabric, largest, "gradients on their way");
 }
 
 void UnitReducer::begin(std::size_t unit, std::span<const float* const> locals) {
   unit_ = unit;
   partials_.clear();
-  received_.clear();
-  kernels::Half* next_message = narrow_ ? messages_.as<kernels::Half>().data() : nullptr;
-  const auto take_message = [&next_message](std::int64_t count) {
-    return std::exchange(next_message, next_message + count);
-  };
+  messages_.restart();
   float* next = buffer_.as<float>().data();
   const auto take = [&next](std::int64_t count) { return std::exchange(next, next + count); };
   const Range range = mine();
@@ -67,28 +60,15 @@ void UnitReducer::begin(std::size_t unit, std::span<const float* const> locals) 
     const Range theirs = (layout_.*range_of_)(unit, owner);
     float* const partial = take(theirs.size());
     sum_locals(locals, theirs, partial);
-    const auto size = static_cast<std::size_t>(theirs.size());
-    if (narrow_) {
-      const std::span<kernels::Half> message(take_message(theirs.size()), size);
-      kernels::narrow_bf16({partial, size}, message);
-      out.push_back({owner, std::as_bytes(message)});
-    } else {
-      out.push_back({owner, std::as_bytes(std::span(partial, size))});
-    }
+    out.push_back({owner, messages_.outgoing({partial, static_cast<std::size_t>(theirs.size())})});
   }
   std::vector<Incoming> in;
   auto sender = team_.my_stand_ins().begin();
   for (int node = 0; node < team_.num_nodes(); ++node) {
     if (node == team_.my_node()) continue;
     float* const partial = partials_[static_cast<std::size_t>(node)];
-    const auto size = static_cast<std::size_t>(range.size());
-    if (narrow_) {
-      const auto message = std::as_writable_bytes(std::span(take_message(range.size()), size));
-      received_.emplace_back(message, partial);
-      in.push_back({*sender++, message});
-    } else {
-      in.push_back({*sender++, std::as_writable_bytes(std::span(partial, size))});
-    }
+    in.push_back(
+        {*sender++, messages_.incoming({partial, static_cast<std::size_t>(range.size())})});
   }
   exchange_->begin(unit, kTagBase + tag_++ % kTagBase, std::move(out), std::move(in),
                    [this] { add_nodes(); });
@@ -98,18 +78,11 @@ void UnitReducer::wait(const std::function<void()>& idle) {
   exchange_->wait("reduce a unit's gradients", idle);
 }
 
-// Perhaps in another thread: block by block, as kernels go there.
+// Perhaps in another thread.
 void UnitReducer::add_nodes() {
-  const std::int64_t size = mine().size();
-  for (const auto& [message, into] : received_) {
-    const auto* const halves = reinterpret_cast<const kernels::Half*>(message.data());
-    for (std::int64_t at = 0; at < size; at += kBlock) {
-      const auto count = static_cast<std::size_t>(std::min(kBlock, size - at));
-      kernels::widen_bf16({halves + at, count}, {into + at, count});
-    }
-  }
+  messages_.unpack();
   const std::vector<const float*> partials(partials_.begin(), partials_.end());
-  tree_sum(partials, size, partials_[0]);
+  tree_sum(partials, mine().size(), partials_[0]);
 }
 
 std::span<const float> UnitReducer::result() {

@@ -7,10 +7,10 @@
 #include "trireme/parallel/team.hpp"
 
 #include "parallel/fabric.hpp"
+#include "parallel/sum_messages.hpp"
 
 #include <functional>
 #include <span>
-#include <utility>
 #include <vector>
 
 namespace trireme::parallel {
@@ -34,7 +34,7 @@ class UnitReducer {
   std::span<const float> result();
 
   Bytes size() const {
-    return Bytes(static_cast<std::int64_t>(buffer_.bytes().size() + messages_.bytes().size()));
+    return Bytes(static_cast<std::int64_t>(buffer_.bytes().size()) + messages_.size().value);
   }
 
  private:
@@ -49,10 +49,7 @@ class UnitReducer {
   std::unique_ptr<Exchange> exchange_;
   std::size_t unit_ = 0;
   std::vector<float*> partials_;  // of this rank's range, by node of the team
-  // Narrow: messages as they travel, and whose values are not in partials_ yet.
-  bool narrow_;
-  Buffer messages_;
-  std::vector<std::pair<std::span<const std::byte>, float*>> received_;
+  SumMessages messages_;
   int tag_ = 0;
 };
 
