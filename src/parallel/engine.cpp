@@ -268,6 +268,16 @@ struct Engine::Impl {
     action();
   }
 
+  void begin_step(Step step, const Assignment& of_step) {
+    guard.check_weights();
+    guard.check_list();
+    assignment = of_step;
+    current_step = step.value;
+    losses.clear();
+    gradients->begin_step(assignment);
+    buffers.begin_step();
+  }
+
   void end_round() {
     const auto start = Clock::now();
     session.node().set_place("reduce", current_step);
@@ -330,7 +340,7 @@ struct Engine::Impl {
 Engine::Engine(comm::Session& session, torch::nn::Module& module, InitialValues& initial,
                const EngineOptions& options)
     : Engine(session, tree_of(module), initial, options) {
-  impl_->guard.remember(impl_->units, [&module] { return module.parameters(); });
+  impl_->guard.watch([&module] { return module.parameters(); });
 }
 
 Engine::Engine(comm::Session& session, const ModuleTree& tree, InitialValues& initial,
@@ -338,7 +348,7 @@ Engine::Engine(comm::Session& session, const ModuleTree& tree, InitialValues& in
     : impl_(std::make_unique<Impl>(session, tree, options)) {
   impl_->initialise(initial);
   impl_->attach();
-  impl_->guard.remember(impl_->units, {});
+  impl_->guard.remember(impl_->units);
   refresh_work();
 }
 
@@ -356,14 +366,8 @@ void Engine::accumulate(Step step, const std::function<MicroBatchLoss(std::int64
   Impl& engine = *impl_;
   ensure(num_micro_batches <= engine.options.num_micro_batches,
          "a step has at most its usual number of micro-batches");
-  engine.assignment =
-      num_micro_batches == 0 ? engine.usual_assignment : engine.assign(num_micro_batches);
-  engine.current_step = step.value;
-  engine.guard.check_weights();
-  engine.guard.check_list();
-  engine.losses.clear();
-  engine.gradients->begin_step(engine.assignment);
-  engine.buffers.begin_step();
+  engine.begin_step(
+      step, num_micro_batches == 0 ? engine.usual_assignment : engine.assign(num_micro_batches));
   for (const std::vector<std::int64_t>& round : engine.assignment.rounds) {
     for (const std::int64_t micro_batch : round) {
       engine.session.node().set_place("forward", step.value);
@@ -377,13 +381,9 @@ void Engine::accumulate(Step step, const std::function<MicroBatchLoss(std::int64
 void Engine::begin_step(Step step) {
   Impl& engine = *impl_;
   ensure(engine.options.dealt, "the engine was made for a step in pieces");
-  engine.assignment = engine.usual_assignment;
-  engine.current_step = step.value;
-  engine.losses.clear();
+  engine.begin_step(step, engine.usual_assignment);
   engine.round = 0;
   engine.turn = 0;
-  engine.gradients->begin_step(engine.assignment);
-  engine.buffers.begin_step();
 }
 
 void Engine::begin_micro_batch(bool counts) {

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <unordered_set>
-#include <utility>
 
 namespace trireme::parallel {
 
@@ -20,7 +19,7 @@ std::int64_t version_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-void WeightGuard::remember(const std::vector<UnitParameters>& units, List list) {
+void WeightGuard::remember(const std::vector<UnitParameters>& units) {
   known_.clear();
   for (const UnitParameters& unit : units) {
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
@@ -29,7 +28,6 @@ void WeightGuard::remember(const std::vector<UnitParameters>& units, List list) 
                         version_of(parameter)});
     }
   }
-  list_ = std::move(list);
 }
 
 void WeightGuard::check_weights() const {

@@ -9,17 +9,20 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace trireme::parallel {
 
 class WeightGuard {
  public:
-  // Lists all parameters of the module as it is now; empty where there is nobody to ask.
+  // Lists all parameters of the module as it is now.
   using List = std::function<std::vector<at::Tensor>()>;
 
   // Remembers the parameters as they are, which is as the engine made them.
-  void remember(const std::vector<UnitParameters>& units, List list);
+  void remember(const std::vector<UnitParameters>& units);
+  // Whom check_list() asks; without it there is nobody to ask.
+  void watch(List list) { list_ = std::move(list); }
 
   // Throws Config naming the parameter. A change through Tensor::data() cannot be seen.
   void check_weights() const;

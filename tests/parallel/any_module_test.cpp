@@ -273,6 +273,17 @@ TEST_P(AnyModule, weights_that_user_code_changes_or_moves_or_adds_are_named) {
   }
 }
 
+TEST_P(AnyModule, a_step_in_pieces_names_them_too) {
+  EngineOptions pieces = options(12);
+  pieces.num_micro_batches = 2 * ranks;
+  pieces.dealt = true;
+  Engaged<Network> engaged(session, pieces);
+  engaged.module->mix->weight.set_data(torch::zeros({96, 96, 3}));
+  EXPECT_THAT(error_of([&] { engaged.engine.begin_step(Step(1)); }).message,
+              HasSubstr("parameter mix.weight was given other memory"));
+  world.barrier("all have seen it");
+}
+
 // ---- steps of any length ----
 
 TEST_P(AnyModule, a_short_step_is_that_of_fewer_micro_batches_on_one_rank) {
