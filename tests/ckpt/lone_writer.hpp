@@ -1,6 +1,7 @@
 // One process that writes and loads the sample: what the tests of faults and damage start from.
 #pragma once
 
+#include "support/error_of.hpp"
 #include "support/temp_dir.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/ckpt/checkpoint.hpp"
@@ -72,18 +73,6 @@ inline void flip(const std::filesystem::path& path, std::uint64_t offset) {
   const char byte = static_cast<char>(file.get());
   file.seekp(static_cast<std::streamoff>(offset));
   file.put(static_cast<char>(byte ^ 0x10));
-}
-
-// The error that `action` throws; fails the test when it throws none.
-template <class Action>
-Error error_of(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Error(ErrorKind::kInternal, "nothing was thrown");
 }
 
 }  // namespace trireme::testing

@@ -2,6 +2,7 @@
 // its own, also with groups of ranks that count as nodes.
 #pragma once
 
+#include "support/error_of.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/comm/session.hpp"
 
@@ -25,18 +26,6 @@ inline comm::ByteVector bytes_of(const std::string& text) {
 
 inline std::string text_of(const comm::ByteVector& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-// The error that `action` throws; fails the test when it throws none.
-template <class Action>
-Error error_of(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Error(ErrorKind::kInternal, "nothing was thrown");
 }
 
 }  // namespace trireme::testing

@@ -3,6 +3,7 @@
 
 #include "trireme/base/error.hpp"
 
+#include "support/error_of.hpp"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,19 +22,9 @@ namespace trireme::memory {
 namespace {
 
 using ::testing::HasSubstr;
+using trireme::testing::error_of;
 
 Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
-
-template <class Action>
-Error error_of(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Error(ErrorKind::kInternal, "nothing was thrown");
-}
 
 std::span<std::byte> bytes_of(std::vector<std::uint32_t>& values) { return std::as_writable_bytes(std::span(values)); }
 

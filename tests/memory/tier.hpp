@@ -5,6 +5,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/handle.hpp"
 #include "trireme/memory/tier_file.hpp"
+#include <support/error_of.hpp>
 #include <support/temp_dir.hpp>
 
 #include <fcntl.h>
@@ -20,6 +21,8 @@
 #include <vector>
 
 namespace trireme::memory::testing {
+
+using trireme::testing::error_of;
 
 inline constexpr std::size_t kPayload = 3 * 4096;
 inline constexpr std::size_t kRecord = kRecordHeader + kPayload;
@@ -44,18 +47,6 @@ inline bool is_filled(std::span<const std::byte> payload, std::size_t index, std
   std::vector<std::byte> expected(payload.size());
   fill(expected, index, stamp);
   return std::memcmp(expected.data(), payload.data(), payload.size()) == 0;
-}
-
-// The error that `action` throws; fails the test when it throws none.
-template <class Action>
-Error error_of(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return Error(ErrorKind::kInternal, "nothing was thrown");
 }
 
 // The file that a TierFile keeps open without a name in `folder`, opened again through /proc: the

@@ -13,7 +13,6 @@
 #include <malloc.h>
 #include <torch/torch.h>
 
-#include <bit>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -37,18 +36,6 @@ const bool kOneThread = [] {
 // Four micro-batches where that can be exact, six on three ranks, which cannot.
 std::int64_t micro_batches_for(int ranks) { return ranks == 3 ? 6 : 4; }
 
-// Adds in the order of DESIGN section 4.
-Values tree(const std::vector<Values>& items, std::size_t first, std::size_t number) {
-  if (number == 1) return items[first];
-  const std::size_t left = std::bit_floor(number - 1);
-  Values sum = tree(items, first, left);
-  const Values right = tree(items, first + left, number - left);
-  for (std::size_t p = 0; p < sum.size(); ++p) {
-    for (std::size_t i = 0; i < sum[p].size(); ++i) sum[p][i] += right[p][i];
-  }
-  return sum;
-}
-
 // Losses and the summed gradient of a step by plain autograd in one process.
 struct Plain {
   std::vector<double> losses;
@@ -61,12 +48,7 @@ struct Plain {
       const at::Tensor loss = network->loss(step, m);
       loss.backward();
       losses.push_back(loss.item<double>());
-      Values& item = items.emplace_back();
-      for (const at::Tensor& parameter : parameters) {
-        const at::Tensor grad = parameter.grad().defined() ? parameter.grad().to(at::kFloat).contiguous()
-                                                           : torch::zeros(parameter.sizes());
-        item.emplace_back(grad.data_ptr<float>(), grad.data_ptr<float>() + grad.numel());
-      }
+      items.push_back(gradients_in(parameters));
     }
     gradient = tree(items, 0, items.size());
   }

@@ -11,6 +11,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -148,6 +149,18 @@ inline Values master_of(comm::Communicator& world, parallel::Engine& engine, boo
   return gathered(world, engine, parts, owned);
 }
 
+// Returns one array of the engine's state, wherever it is: 0 is master, 1 + m moment m.
+inline Values state_of(comm::Communicator& world, parallel::Engine& engine, int array) {
+  std::vector<std::vector<float>> held;
+  std::vector<Part> parts;
+  for (const parallel::StatePiece& piece : engine.state(false)) {
+    auto& values = held.emplace_back(static_cast<std::size_t>(piece.count));
+    engine.read_state(piece, array, 0, std::as_writable_bytes(std::span(values)));
+    parts.push_back({piece.parameter, piece.begin, values});
+  }
+  return gathered(world, engine, parts);
+}
+
 inline Values gradient_of(comm::Communicator& world, parallel::Engine& engine) {
   const std::vector<parallel::StatePiece> held = engine.state(false);
   std::vector<Part> parts;
@@ -163,6 +176,29 @@ inline Values gradient_of(comm::Communicator& world, parallel::Engine& engine) {
     parts.push_back({found->parameter, found->begin + (master - found->master), piece.grad});
   });
   return gathered(world, engine, parts);
+}
+
+// Returns what autograd left in a module's parameters, in fp32; zeros where it left nothing.
+inline Values gradients_in(const std::vector<at::Tensor>& parameters) {
+  Values values;
+  for (const at::Tensor& parameter : parameters) {
+    const at::Tensor grad = parameter.grad().defined() ? parameter.grad().to(at::kFloat).contiguous()
+                                                       : torch::zeros(parameter.sizes());
+    values.emplace_back(grad.data_ptr<float>(), grad.data_ptr<float>() + grad.numel());
+  }
+  return values;
+}
+
+// Adds in the order of DESIGN section 4.
+inline Values tree(const std::vector<Values>& items, std::size_t first, std::size_t number) {
+  if (number == 1) return items[first];
+  const std::size_t left = std::bit_floor(number - 1);
+  Values sum = tree(items, first, left);
+  const Values right = tree(items, first + left, number - left);
+  for (std::size_t p = 0; p < sum.size(); ++p) {
+    for (std::size_t i = 0; i < sum[p].size(); ++i) sum[p][i] += right[p][i];
+  }
+  return sum;
 }
 
 struct AdamWStep {

@@ -3,6 +3,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/random.hpp"
 
+#include "support/error_of.hpp"
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,6 +18,7 @@ namespace trireme::parallel {
 namespace {
 
 using ::testing::HasSubstr;
+using trireme::testing::error_of;
 
 // Units from a handful of elements to some hundred blocks, with empty, scalar and one-element parameters among them.
 std::vector<Unit> random_units(std::uint64_t seed) {
@@ -239,16 +241,6 @@ TEST(Strategy, rows_are_those_of_the_design) {
     EXPECT_EQ(found.state == Placement::kReplicated, row.whole_state) << row.name;
     EXPECT_EQ(found.reduce_at, row.reduce_at) << row.name;
   }
-}
-
-Error error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {ErrorKind::kInternal, ""};
 }
 
 TEST(Strategy, unknown_is_refused) {

@@ -14,7 +14,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <bit>
 #include <map>
 #include <memory>
 #include <string>
@@ -72,18 +71,6 @@ Subject make(const std::string& kind, bool recompute) {
 
 double loss_scale(at::ScalarType compute) { return compute == at::kHalf ? kLossScale : 1; }
 
-// Adds in the order of DESIGN section 4.
-Values tree(const std::vector<Values>& items, std::size_t first, std::size_t number) {
-  if (number == 1) return items[first];
-  const std::size_t left = std::bit_floor(number - 1);
-  Values sum = tree(items, first, left);
-  const Values right = tree(items, first + left, number - left);
-  for (std::size_t p = 0; p < sum.size(); ++p) {
-    for (std::size_t i = 0; i < sum[p].size(); ++i) sum[p][i] += right[p][i];
-  }
-  return sum;
-}
-
 // What training of one process without an engine gives: the sum of losses of each step, and the last weights.
 struct Course {
   std::vector<double> losses;
@@ -108,12 +95,7 @@ Course plain_course(const Subject& subject, const std::vector<at::Tensor>& param
       const at::Tensor loss = subject.loss(step, m) * loss_scale(compute);
       loss.backward();
       total += loss.item<double>();
-      Values& item = items.emplace_back();
-      for (const at::Tensor& parameter : parameters) {
-        const at::Tensor grad =
-            parameter.grad().defined() ? parameter.grad().to(at::kFloat).contiguous() : torch::zeros(parameter.sizes());
-        item.emplace_back(grad.data_ptr<float>(), grad.data_ptr<float>() + grad.numel());
-      }
+      items.push_back(gradients_in(parameters));
     }
     const Values gradient = tree(items, 0, items.size());
     const kernels::AdamRule rule{.lr = kRate, .beta2 = 0.95, .step = step};
@@ -173,17 +155,6 @@ EngineOptions options_of(const Way& way, at::ScalarType compute, std::int64_t mi
   return options;
 }
 
-Values weights_of(comm::Communicator& world, Engine& engine) {
-  std::vector<std::vector<float>> held;
-  std::vector<Part> parts;
-  for (const StatePiece& piece : engine.state(false)) {
-    auto& values = held.emplace_back(static_cast<std::size_t>(piece.count));
-    engine.read_state(piece, 0, 0, std::as_writable_bytes(std::span(values)));
-    parts.push_back({piece.parameter, piece.begin, values});
-  }
-  return gathered(world, engine, parts);
-}
-
 TEST_P(Matrix, gives_the_losses_and_weights_of_plain_autograd) {
   const auto& [kind, compute, share] = GetParam();
   std::map<std::int64_t, Course> expected;  // by number of micro-batches
@@ -202,7 +173,7 @@ TEST_P(Matrix, gives_the_losses_and_weights_of_plain_autograd) {
     Engine engine(session, *subject.module, deferred, options);
     if (!expected.contains(micro_batches)) {
       const Subject plain = make(kind, false);
-      expected[micro_batches] = plain_course(plain, parameters_like(engine, *plain.module), weights_of(world, engine),
+      expected[micro_batches] = plain_course(plain, parameters_like(engine, *plain.module), state_of(world, engine, 0),
                                              compute, micro_batches);
     }
     const Course& course = expected[micro_batches];
@@ -227,7 +198,7 @@ TEST_P(Matrix, gives_the_losses_and_weights_of_plain_autograd) {
       engine.publish();
     }
     if (!exact) continue;
-    const Values weights = weights_of(world, engine);
+    const Values weights = state_of(world, engine, 0);
     for (std::size_t p = 0; p < weights.size(); ++p)
       EXPECT_TRUE(weights[p] == course.weights[p]) << engine.parameters()[p]->name << " differs in bits";
   }

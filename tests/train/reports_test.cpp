@@ -56,16 +56,7 @@ struct Training {
   Engine& engine() { return engaged.engine; }
   Values master() { return array(0); }
   // Of all ranks: master, or a moment from 1 on.
-  Values array(int index) {
-    std::vector<std::vector<float>> held;
-    std::vector<Part> parts;
-    for (const parallel::StatePiece& piece : engine().state(false)) {
-      auto& values = held.emplace_back(static_cast<std::size_t>(piece.count));
-      engine().read_state(piece, index, 0, std::as_writable_bytes(std::span(values)));
-      parts.push_back({piece.parameter, piece.begin, values});
-    }
-    return gathered(session.world(), engine(), parts);
-  }
+  Values array(int index) { return state_of(session.world(), engine(), index); }
 
   comm::Session& session;
   Engaged<Network> engaged;
