@@ -48,12 +48,11 @@ class Builder : public YAML::EventHandler {
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
     refuse_anchor(mark, anchor);
-    if (tag != "?" && tag != "!" && !tag.empty()) refuse_tag(mark, tag);
+    if (is_written_tag(tag)) refuse_tag(mark, tag);
     Node node;
     node.line = line_of(mark);
     node.quoted = tag == "!";
-    const bool null = !node.quoted && (value.empty() || value == "~" || value == "null" ||
-                                       value == "Null" || value == "NULL");
+    const bool null = !node.quoted && is_null_word(value);
     node.kind = null ? Node::Kind::kNull : Node::Kind::kScalar;
     node.scalar = value;
     add(std::move(node));
@@ -93,7 +92,7 @@ class Builder : public YAML::EventHandler {
   void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
             Node::Kind kind) {
     refuse_anchor(mark, anchor);
-    if (tag != "?" && tag != "!" && !tag.empty()) refuse_tag(mark, tag);
+    if (is_written_tag(tag)) refuse_tag(mark, tag);
     if (stack_.size() >= kMaxDepth) {
       throw Refused{line_of(mark), fmt::format("nested deeper than {} levels", kMaxDepth)};
     }
@@ -187,6 +186,12 @@ Tree failed(int line, std::string text) {
 }
 
 }  // namespace
+
+bool is_null_word(std::string_view text) {
+  return text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL";
+}
+
+bool is_written_tag(std::string_view tag) { return tag != "?" && tag != "!" && !tag.empty(); }
 
 std::string shown(std::string_view text) {
   constexpr std::size_t kMaxShown = 60;

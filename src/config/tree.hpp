@@ -41,6 +41,12 @@ inline constexpr std::size_t kMaxTextBytes = 1 << 20;
 
 Tree parse_tree(std::string_view text);
 
+// The words that mean null in YAML, where they are not quoted.
+bool is_null_word(std::string_view text);
+
+// Whether a tag, as yaml-cpp tells it, stands in the text: "?" and "!" are its own.
+bool is_written_tag(std::string_view tag);
+
 // Returns `text` for a message: one line, no control characters, shortened.
 std::string shown(std::string_view text);
 

@@ -63,14 +63,13 @@ class Builder : public YAML::EventHandler {
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
-    if (tag != "?" && tag != "!" && !tag.empty()) {
+    if (detail::is_written_tag(tag)) {
       problem(mark, fmt::format("the tag '{}' is not allowed", detail::shown(tag)),
               "leave the tag out");
     }
     Node node = place(mark);
     node.quoted = tag == "!";
-    const bool null = !node.quoted && (value.empty() || value == "~" || value == "null" ||
-                                       value == "Null" || value == "NULL");
+    const bool null = !node.quoted && detail::is_null_word(value);
     node.kind = null ? Node::Kind::kNull : Node::Kind::kScalar;
     node.scalar = value;
     add(std::move(node), anchor);
@@ -123,7 +122,7 @@ class Builder : public YAML::EventHandler {
 
   void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
             Node::Kind kind) {
-    if (tag != "?" && tag != "!" && !tag.empty()) {
+    if (detail::is_written_tag(tag)) {
       problem(mark, fmt::format("the tag '{}' is not allowed", detail::shown(tag)),
               "leave the tag out");
     }
